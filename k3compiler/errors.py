@@ -36,6 +36,67 @@ CATALOGUE: dict[str, Entry] = {
         "checkpoint file unreadable",
         "A safetensors file, its index, or config.json is missing, truncated or not what it claims to be.",
     ),
+    "K3-K001": Entry(
+        "size expression malformed",
+        "Sizes in a package are integers, symbols and + - * // % min(,) max(,) cdiv(,) ( ) only; see docs/package.md.",
+    ),
+    "K3-K002": Entry(
+        "size symbol unbound",
+        "A shape, grid or scalar uses a symbol that this phase does not define; the package is damaged or newer.",
+    ),
+    "K3-K003": Entry(
+        "not a kernel package",
+        "The directory is missing, has no manifest.json, or a package file is not the JSON that docs/package.md describes.",
+    ),
+    "K3-K004": Entry(
+        "package of another schema version",
+        "The package was written by a k3compiler whose format this one does not read. Compile it again.",
+    ),
+    "K3-K005": Entry(
+        "package file changed",
+        "A file's bytes are not those that were built (digest, length, or a missing or foreign file). Compile it again.",
+    ),
+    "K3-K006": Entry(
+        "path leaves the package",
+        "File names in a package are relative, use / and never leave its directory.",
+    ),
+    "K3-K007": Entry(
+        "another build writes this package",
+        "Two builds may not write the same directory at the same time; the first one holds the lock beside it.",
+    ),
+    "K3-K008": Entry(
+        "package cannot be written",
+        "The disk is full, or the directory cannot be created or replaced.",
+    ),
+    "K3-K009": Entry(
+        "package for another target",
+        "A package runs on devices of the ISA it was built for (an h100 build on an h200) and on no other.",
+    ),
+    "K3-T001": Entry(
+        "no target of that name",
+        "Targets are chips by name; `k3c targets` lists them with their ISA and what was verified on each.",
+    ),
+    "K3-E001": Entry(
+        "environment variable has a value that is not allowed",
+        "A K3C_ variable is set to text that does not parse or lies outside its range. docs/knobs.md "
+        "lists every variable with its range and default. Unset it, or set one of the allowed values.",
+    ),
+    "K3-E002": Entry(
+        "part of the installation is missing",
+        "`pip install k3compiler` is the runtime only. Compiling (`compile`, `opt`) needs the extra "
+        "[compile]: torch-mlir and a supported Triton. Running on an NVIDIA GPU needs the extra [cuda]: "
+        "torch and cuda-bindings. Install the extra that the message names.",
+    ),
+    "K3-E003": Entry(
+        "no space left on the device",
+        "The disk filled up while a file was written. A package is written under a temporary name and "
+        "renamed when whole, so no half package is left. Make room, or choose another output directory "
+        "(-o) or kernel cache (K3C_CACHE_DIR).",
+    ),
+    "K3-E004": Entry(
+        "file or directory cannot be read or written",
+        "The operating system refused: the path does not exist, is of the wrong kind, or lacks permission.",
+    ),
 }
 
 
