@@ -36,6 +36,32 @@ CATALOGUE: dict[str, Entry] = {
         "checkpoint file unreadable",
         "A safetensors file, its index, or config.json is missing, truncated or not what it claims to be.",
     ),
+    "K3-V001": Entry(
+        "IR does not verify",
+        "An op of a module breaks a rule of its definition. The text names the op, what was expected, "
+        "what was found, and the layer and equation that the op was made for.",
+    ),
+    "K3-V002": Entry(
+        "IR text refused",
+        "A .mlir text does not parse, or holds an op that does not verify.",
+    ),
+    "K3-P001": Entry(
+        "no such pass",
+        "The pass or pipeline name is not in the table. `k3c opt --help` lists them.",
+    ),
+    "K3-P002": Entry(
+        "pass option wrong",
+        "A pass has no option of that name, or the value is of another kind than the option. "
+        "Options are written name{option=value,option=value}.",
+    ),
+    "K3-P003": Entry(
+        "graph is not in the form that the pass needs",
+        "A pass found ops that an earlier pass should have replaced, or a module of another level.",
+    ),
+    "K3-P004": Entry(
+        "model cannot be partitioned this way",
+        "Heads, expert count or a width does not divide over the ranks asked for.",
+    ),
     "K3-K001": Entry(
         "size expression malformed",
         "Sizes in a package are integers, symbols and + - * // % min(,) max(,) cdiv(,) ( ) only; see docs/package.md.",

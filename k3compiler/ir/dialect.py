@@ -1,0 +1,239 @@
+"""How a dialect of ours is written.
+
+A dialect is an empty class; an op is a class whose annotations are its operands, attributes and
+results (checked by IRDL) with a ``faults`` method for what IRDL cannot say::
+
+    class K3(Dialect, name="k3"):
+        '''...'''
+
+    class RmsNorm(K3Op, name="rms_norm"):
+        x: Operand[Tensor]
+        weight: Operand[Tensor]
+        eps: FloatAttr
+        y: Result[Tensor]
+
+        def faults(self) -> Iterator[Fault]:
+            yield from same("y", self.x, self.y)
+
+where ``class K3Op(Checked, dialect=K3, traits=[Pure])`` once a dialect. Optional attributes are not
+declared: name them in ``OPTIONAL`` and read them with :func:`optional`. No ``from __future__ import
+annotations`` in such files: the annotations must be objects.
+"""
+
+# pyright: reportAttributeAccessIssue=false
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from k3compiler.ir.bindings import ext, ir
+
+Dialect, Operand, Result, Pure = ext.Dialect, ext.Operand, ext.Result, ext.Pure
+Tensor = ir.RankedTensorType
+FloatAttr, IntegerAttr, StringAttr = ir.FloatAttr, ir.IntegerAttr, ir.StringAttr
+BoolAttr, DictAttr = ir.BoolAttr, ir.DictAttr
+DYNAMIC = ir.ShapedType.get_dynamic_size()
+
+Fault = str | None
+
+
+class Checked(ext.Operation):
+    """Gives ops their verifier: all faults are collected and reported through the op's location."""
+
+    OPTIONAL = ()  # names of attributes that may be absent
+    EQUATION = ""  # section of the spec that says what the op computes
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        found = _all_faults(op)
+        if found:
+            op.operation.location.emit_error(f"{op.operation.name}: " + "; ".join(found))
+        return not found
+
+    def faults(self) -> Iterable[Fault]:
+        """What is wrong with this op; None entries count as nothing."""
+        return ()
+
+
+def _all_faults(op: Any) -> list[str]:
+    """Form first (what ``faults`` may rely on), then the op's own rules."""
+    form = list(_form_faults(op))
+    rules = [] if form else [fault for fault in op.faults() if fault]
+    return [*_unknown_attributes(op), *form, *rules]
+
+
+def _unknown_attributes(op: Any) -> Iterator[str]:
+    known = _attribute_names(type(op))
+    for name in op.operation.attributes:
+        if name not in known and "." not in name and not name.endswith("SegmentSizes"):
+            yield f"attribute {name}: expected one of {', '.join(sorted(known)) or 'none'}"
+
+
+def _form_faults(op: Any) -> Iterator[str]:
+    operands, attrs, results, _ = ext.partition_fields(type(op)._fields)
+    given = op.operation.attributes
+    for field in attrs:
+        if field.name not in given:
+            yield f"attribute {field.name}: expected {_kind(field.constraint)}, found none"
+        elif not _fits(given[field.name], field.constraint):
+            yield f"attribute {field.name}: expected {_kind(field.constraint)}, found {given[field.name]}"
+    yield from _value_faults("operand", op, operands, op.operation.operands, "operandSegmentSizes")
+    yield from _value_faults("result", op, results, op.operation.results, "resultSegmentSizes")
+
+
+def _value_faults(
+    what: str, op: Any, fields: list[Any], values: Any, segments: str
+) -> Iterator[str]:
+    given = op.operation.attributes
+    if segments in given:
+        sizes = list(given[segments])
+    else:
+        sizes = [1] * len(fields)
+    if len(sizes) != len(fields) or sum(sizes) != len(values):
+        yield f"{what}s: expected {', '.join(f.name for f in fields)}, found {len(values)}"
+        return
+    start = 0
+    for field, size in zip(fields, sizes, strict=True):
+        for value in list(values)[start : start + size]:
+            if not _fits(value.type, field.constraint):
+                yield f"{field.name}: expected {_kind(field.constraint)}, found {value.type}"
+        start += size
+
+
+def _fits(thing: Any, constraint: Any) -> bool:
+    return not isinstance(constraint, type) or isinstance(thing, constraint)
+
+
+def _kind(constraint: Any) -> str:
+    named = getattr(constraint, "type_name", None) or getattr(constraint, "attr_name", None)
+    return f"a {named.removeprefix('builtin.')}" if named else str(constraint)
+
+
+def _attribute_names(op_class: Any) -> set[str]:
+    fields = {f.name for f in op_class._fields if isinstance(f, ext.AttributeDef)}
+    return fields | set(op_class.OPTIONAL)
+
+
+def want(what: str, expected: object, found: object) -> Fault:
+    """A fault unless both are equal."""
+    return None if expected == found else f"{what}: expected {expected}, found {found}"
+
+
+def one_of(what: str, allowed: Sequence[object], found: object) -> Fault:
+    """A fault unless ``found`` is among ``allowed``."""
+    choices = ", ".join(str(a) for a in allowed)
+    return None if found in allowed else f"{what}: expected one of {choices}, found {found}"
+
+
+def positive(what: str, number: float) -> Fault:
+    """A fault unless the number is above zero."""
+    return None if number > 0 else f"{what}: expected a positive number, found {number}"
+
+
+def shape(value: Any) -> tuple[int | None, ...]:
+    """A tensor's extents, None where symbolic."""
+    return tuple(None if n == DYNAMIC else n for n in value.type.shape)
+
+
+def element(value: Any) -> str:
+    """A tensor's element type as text, e.g. ``f32``."""
+    return str(value.type.element_type)
+
+
+def shaped(what: str, value: Any, *expected: int | None) -> Fault:
+    """A fault unless the tensor's shape is as expected (None = symbolic)."""
+    return None if shape(value) == expected else want(what, _show(expected), _show(shape(value)))
+
+
+def ranked(what: str, value: Any, rank: int) -> Fault:
+    """A fault unless the tensor has this rank."""
+    found = len(shape(value))
+    return None if found == rank else f"{what}: expected rank {rank}, found {_show(shape(value))}"
+
+
+def typed(what: str, value: Any, *allowed: str) -> Fault:
+    """A fault unless the element type is among ``allowed``."""
+    return one_of(f"{what} element type", allowed, element(value))
+
+
+def same(what: str, expected: Any, found: Any) -> Fault:
+    """A fault unless both have the same type."""
+    return want(f"{what} type", str(expected.type), str(found.type))
+
+
+def _show(extents: Sequence[int | None]) -> str:
+    return "x".join("?" if n is None else str(n) for n in extents) or "scalar"
+
+
+def optional(op: Any, name: str) -> Any | None:
+    """The value of an optional attribute, None where absent."""
+    attributes = op.operation.attributes
+    return attributes[name].value if name in attributes else None
+
+
+def attribute(value: object) -> Any:
+    """A Python value as an attribute: bool, int (i64), float (f64), str, list and dict of those."""
+    match value:
+        case ir.Attribute():
+            return value
+        case bool():
+            return ir.BoolAttr.get(value)
+        case int():
+            return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+        case float():
+            return ir.FloatAttr.get_f64(value)
+        case str():
+            return ir.StringAttr.get(value)
+        case None:
+            return ir.UnitAttr.get()
+        case list() | tuple():
+            return ir.ArrayAttr.get([attribute(v) for v in value])
+        case dict():
+            return ir.DictAttr.get({str(k): attribute(v) for k, v in value.items()})
+    raise AssertionError(f"no attribute for {value!r}")
+
+
+def plain(value: Any) -> Any:
+    """The inverse of :func:`attribute`."""
+    if isinstance(value, ir.ArrayAttr):
+        return [plain(v) for v in value]
+    if isinstance(value, ir.DictAttr):
+        return {named.name: plain(named.attr) for named in value}
+    return None if isinstance(value, ir.UnitAttr) else value.value
+
+
+def tensor(element_type: str, *extents: int | None) -> Any:
+    """A ranked tensor type, e.g. ``tensor("f32", None, 7168)``."""
+    with ir.Location.unknown():
+        dims = [DYNAMIC if n is None else n for n in extents]
+        return ir.RankedTensorType.get(dims, ir.Type.parse(element_type))
+
+
+def emit(
+    op_class: Any,
+    operands: Sequence[Any],
+    results: Sequence[Any],
+    location: Any,
+    **attributes: object,
+) -> Any:
+    """Builds an op at the current insertion point.
+
+    Args:
+        operands: one entry a declared operand; a list (or None) for a variadic or optional one.
+        results: result types.
+        attributes: Python values; None leaves an optional attribute out.
+
+    Returns:
+        The op view.
+    """
+    flat: list[Any] = []
+    sizes: list[int] = []
+    for entry in operands:
+        group = [] if entry is None else list(entry) if isinstance(entry, list) else [entry]
+        flat += group
+        sizes.append(len(group))
+    named = {k: attribute(v) for k, v in attributes.items() if v is not None}
+    if op_class._ODS_OPERAND_SEGMENTS:
+        named["operandSegmentSizes"] = ir.DenseI32ArrayAttr.get(sizes)
+    made = ir.Operation.create(
+        op_class.OPERATION_NAME, list(results), flat, named, loc=location
+    )
+    return made.opview

@@ -1,0 +1,28 @@
+"""Which dialects exist, and loading them into a context.
+
+The table holds names, not classes: nothing is imported before a context is made, and this floor does
+not import the one above it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+DIALECTS: dict[str, str] = {
+    "tile": "k3compiler.dialects.tile.ops:Tile",
+}
+
+
+def dialect_class(name: str) -> Any:
+    """The class of a dialect by its IR name."""
+    module, symbol = DIALECTS[name].split(":")
+    return getattr(import_module(module), symbol)
+
+
+def load_dialects(context: Any) -> None:
+    """Loads every dialect of the table into ``context`` (a no-op for those already there)."""
+    with context:
+        for name in DIALECTS:
+            if not context.is_dialect_loaded(name):
+                dialect_class(name).load()
