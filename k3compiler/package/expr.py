@@ -1,11 +1,13 @@
 """The size language of the package: integers, symbols, ``+ - * // % min max cdiv``.
 
-Division and remainder are Python's (floor); sizes are never negative in practice. An expression is parsed by the
-small grammar below and only then turned into Python, so package text never reaches ``eval`` as it stands.
+Division and remainder are Python's (floor); sizes are never negative in practice. An expression is
+parsed by the small grammar below and only then turned into Python, so package text never reaches
+``eval`` as it stands.
 
     sum   = prod (("+" | "-") prod)*
     prod  = unary (("*" | "//" | "%") unary)*
-    unary = "-" unary | integer | symbol | ("min" | "max" | "cdiv") "(" sum "," sum ")" | "(" sum ")"
+    unary = "-" unary | integer | symbol | call | "(" sum ")"
+    call  = ("min" | "max" | "cdiv") "(" sum "," sum ")"
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from k3compiler.errors import K3Error
 Expr = int | str
 """A size as the package writes it."""
 
-_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|(//|[-+*%(),]))")
+_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|(//|[-+*%(),]))", re.ASCII)
 _FUNCTIONS = frozenset({"min", "max", "cdiv"})
 _MAX_DEPTH = 32
 
@@ -32,7 +34,7 @@ def cdiv(a: int, b: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """An expression that was understood: ``python`` is its code over names, ``symbols`` the names in it."""
+    """An expression that was understood: its Python code, and the ``symbols`` in it."""
 
     python: str
     symbols: frozenset[str]
@@ -61,7 +63,7 @@ def compile_exprs(exprs: Sequence[Expr]) -> Callable[[Mapping[str, int]], tuple[
     params = ", ".join(f"s_{n}" for n in names)
     body = ", ".join(p.python for p in parsed) + ("," if parsed else "")
     scope: dict[str, object] = {"cdiv": cdiv, "min": min, "max": max, "__builtins__": {}}
-    function = eval(f"lambda {params}: ({body})", scope)  # noqa: S307 (text made by _Parser alone)
+    function = eval(f"lambda {params}: ({body})", scope)
 
     def run(symbols: Mapping[str, int]) -> tuple[int, ...]:
         try:
@@ -143,7 +145,9 @@ class _Parser:
     def sum(self, depth: int) -> str:
         if depth > _MAX_DEPTH:
             raise self.error(f"at most {_MAX_DEPTH} nested parentheses")
-        return self._chain(("+", "-"), lambda: self._chain(("*", "//", "%"), lambda: self.unary(depth)))
+        return self._chain(
+            ("+", "-"), lambda: self._chain(("*", "//", "%"), lambda: self.unary(depth))
+        )
 
     def _chain(self, operators: tuple[str, ...], operand: Callable[[], str]) -> str:
         code = operand()
