@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -64,8 +65,8 @@ class TensorInfo:
         return prod(self.shape) * self.stored.itemsize
 
 
-class CheckpointFiles:
-    """All tensors of a checkpoint directory, mapped and read on demand.
+class CheckpointFiles(Mapping[str, Array]):
+    """All tensors of a checkpoint directory, mapped and read on demand; also a mapping.
 
     Takes ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names, or any
     ``*.safetensors`` where neither exists.
@@ -86,8 +87,17 @@ class CheckpointFiles:
         """Tensor names, sorted."""
         return sorted(self._tensors)
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self._tensors
+
+    def __getitem__(self, name: str) -> Array:
+        return self.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self._tensors)
 
     def info(self, name: str) -> tuple[str, tuple[int, ...]]:
         """``(dtype name, shape)`` of a tensor; U8 is ``i8``, foreign types have long names."""

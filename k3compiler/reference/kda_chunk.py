@@ -11,6 +11,7 @@ so nothing overflows for any gate.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,7 +118,7 @@ def kda_segment_maps(prepared: PreparedChunks, seg_chunk: Array) -> SegmentMaps:
     v_dim = prepared.u.shape[-1]
     homogeneous = prepared._replace(u=np.zeros_like(prepared.w))
     maps: list[SegmentMaps] = []
-    for first, last in zip(seg_chunk[:-1], seg_chunk[1:], strict=True):
+    for first, last in pairwise(seg_chunk):
         b = np.zeros((num_heads, v_dim, k_dim), prepared.w.dtype)
         x = np.broadcast_to(np.eye(k_dim, dtype=b.dtype), (num_heads, k_dim, k_dim))
         for n in range(int(first), int(last)):
@@ -136,7 +137,7 @@ def kda_scan(maps: SegmentMaps, initial: Array, seq_seg: Array) -> tuple[Array, 
     """
     starts = np.empty_like(maps.b)
     final = initial.copy()
-    for s, (first, last) in enumerate(zip(seq_seg[:-1], seq_seg[1:], strict=True)):
+    for s, (first, last) in enumerate(pairwise(seq_seg)):
         for n in range(int(first), int(last)):
             starts[n] = final[s]
             final[s] = final[s] * maps.gamma[n][:, None] + final[s] @ maps.r[n] + maps.b[n]
@@ -159,7 +160,7 @@ def kda_output(
     num_heads, _, v_dim = prepared.u.shape[1:]
     o = np.zeros((num_tokens, num_heads, v_dim), starts.dtype)
     ends = np.empty_like(starts)
-    for s, (first, last) in enumerate(zip(seg_chunk[:-1], seg_chunk[1:], strict=True)):
+    for s, (first, last) in enumerate(pairwise(seg_chunk)):
         state = starts[s]
         for n in range(int(first), int(last)):
             inner, after = kda_state_step(state, prepared, n)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,12 @@ from k3compiler.reference.norms import rms_norm
 
 Array = NDArray[Any]
 RENORMALIZE_EPS = 1e-20
+
+
+class ExpertWeights(Protocol):
+    """One matrix per expert: an array ``[E, out, in]``, a list, or a lazy loader."""
+
+    def __getitem__(self, expert: int, /) -> Array: ...
 
 
 def choose_experts(scores: Array, bias: Array, top_k: int) -> Array:
@@ -54,9 +59,9 @@ def experts(
     z: Array,
     ids: Array,
     weights: Array,
-    w1: Sequence[Array] | Array,
-    w3: Sequence[Array] | Array,
-    w2: Sequence[Array] | Array,
+    w1: ExpertWeights,
+    w3: ExpertWeights,
+    w2: ExpertWeights,
     act: GatedActivation,
 ) -> Array:
     """Weighted sum of the chosen experts (spec 5.2).
@@ -67,7 +72,7 @@ def experts(
     r = np.zeros_like(z)
     for e in np.unique(ids[ids >= 0]):
         token, slot = np.nonzero(ids == e)
-        out = gated_mlp(z[token], w1[e], w3[e], w2[e], act)
+        out = gated_mlp(z[token], w1[int(e)], w3[int(e)], w2[int(e)], act)
         np.add.at(r, token, weights[token, slot][:, None] * out)
     return r
 
