@@ -1,0 +1,109 @@
+"""A check case: fresh random arguments for one kernel, and what the reference says must come out."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Params = Mapping[str, Any]
+
+# family -> "module:function"; the function is called as f(params, rng, sizes) -> Case
+CASES: dict[str, str] = {
+    "rms_norm": "k3compiler.check.cases.norm:rms_norm",
+}
+
+MEMORY = {
+    "f32": np.dtype(np.float32),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f16": np.dtype(np.float16),
+    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "i32": np.dtype(np.int32),
+    "i8": np.dtype(np.uint8),
+}
+# relative Frobenius error against float64 on the same inputs (design 7)
+TOLERANCE = {"f32": 2e-5, "bf16": 5e-3}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arguments of one launch and the expected contents of what it writes.
+
+    ``arguments`` maps every buffer to an array of its exact memory dtype and shape (outputs are poisoned:
+    NaN, or 0x7f bytes for integers) and every scalar that is not a symbol to a number. ``expected`` maps outputs to
+    float64 (or exact integer) arrays; ``where`` optionally restricts an output to a boolean mask of elements that count
+    (the rest must keep the poison when ``keeps`` names the output).
+    """
+
+    arguments: dict[str, Array | int | float]
+    expected: dict[str, Array]
+    tolerance: float
+    where: dict[str, Array] = field(default_factory=dict)
+    keeps: frozenset[str] = frozenset()
+
+
+def poisoned(shape: tuple[int, ...], dtype: str) -> Array:
+    """An output buffer no kernel result can be mistaken for."""
+    kind = MEMORY[dtype]
+    if kind.kind in "iu":
+        return np.full(shape, np.frombuffer(b"\x7f" * kind.itemsize, kind)[0], kind)
+    return np.full(shape, np.nan, kind)
+
+
+def make_case(
+    family: str, params: Params, rng: np.random.Generator, sizes: Mapping[str, int] | None = None
+) -> Case:
+    """Fresh inputs for one kernel; ``sizes`` overrides symbol values (``T``, ``S``, ...)."""
+    module, _, name = CASES[family].partition(":")
+    return getattr(importlib.import_module(module), name)(params, rng, dict(sizes or {}))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How far one output is from what it should be; ``error`` is relative Frobenius (or wrong elements)."""
+
+    output: str
+    error: float
+    passed: bool
+    note: str = ""
+
+
+def judge(case: Case, results: Mapping[str, Array]) -> list[Verdict]:
+    """Compares the buffers after a launch with the case's expectations."""
+    verdicts: list[Verdict] = []
+    for name, want in case.expected.items():
+        got = results[name]
+        mask = case.where.get(name, np.ones(want.shape, bool))
+        if want.dtype.kind in "iub":
+            wrong = int(np.sum((got != want) & mask))
+            verdict = Verdict(name, float(wrong), wrong == 0, f"{wrong} wrong elements" if wrong else "")
+        else:
+            verdict = _judge_float(name, got.astype(np.float64), want, mask, case.tolerance)
+        if verdict.passed and name in case.keeps:
+            verdict = _judge_untouched(verdict, got, mask)
+        verdicts.append(verdict)
+    return verdicts
+
+
+def _judge_float(name: str, got: Array, want: Array, mask: Array, tolerance: float) -> Verdict:
+    if not np.array_equal(np.isnan(got[mask]), np.isnan(want[mask])):
+        return Verdict(name, float("nan"), False, "NaN where a number belongs, or the reverse")
+    finite = mask & np.isfinite(want)
+    norm = float(np.linalg.norm(want[finite]))
+    error = float(np.linalg.norm(got[finite] - want[finite])) / (norm or 1.0)
+    return Verdict(name, error, error <= tolerance)
+
+
+def _judge_untouched(verdict: Verdict, got: Array, mask: Array) -> Verdict:
+    rest = got[~mask]
+    untouched = rest == rest.dtype.type(0x7F7F7F7F) if rest.dtype == np.int32 else np.isnan(
+        rest.astype(np.float64)
+    )
+    if bool(np.all(untouched)):
+        return verdict
+    return Verdict(verdict.output, verdict.error, False, "wrote outside its elements")

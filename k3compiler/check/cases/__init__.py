@@ -1,0 +1,1 @@
+"""Check cases by kernel family: fresh inputs, and the reference's answer."""

@@ -1,0 +1,18 @@
+"""RMSNorm cases."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from k3compiler.check.case import MEMORY, TOLERANCE, Case, Params, poisoned
+
+
+def rms_norm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    tokens, dtype = sizes.get("T", 7), params["dtype"]
+    x = (3 * rng.standard_normal((tokens, params["in_cols"]))).astype(MEMORY[dtype])
+    w = (1 + 0.3 * rng.standard_normal(params["cols"])).astype(MEMORY[dtype])
+    first = params["in_offset"]
+    v = x[:, first : first + params["cols"]].astype(np.float64)
+    want = v / np.sqrt((v * v).mean(1, keepdims=True) + params["eps"]) * w.astype(np.float64)
+    arguments = {"x": x, "w": w, "y": poisoned(want.shape, dtype)}
+    return Case(arguments, {"y": want}, TOLERANCE[dtype])

@@ -1,0 +1,1 @@
+"""The tile dialect: bodies of kernels as programs over tiles (docs/tile.md)."""

@@ -1,0 +1,40 @@
+"""From a kernel family and its static parameters to a tile program."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+
+from k3compiler.dialects.tile.builder import Program
+from k3compiler.dialects.tile.ops import Tile
+from k3compiler.ir.bindings import ir
+
+Param = int | float | str | bool | None
+
+# family -> "module:function"; the function takes the Program and the parameters by keyword
+FAMILIES: dict[str, str] = {
+    "rms_norm": "k3compiler.kernels.norm:rms_norm",
+}
+
+
+def family_body(family: str) -> Callable[..., None]:
+    """The Python function that writes the body of a family's program."""
+    module, _, name = FAMILIES[family].partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def build_program(
+    family: str, params: Mapping[str, Param], *, symbol: str, label: str | None = None
+) -> ir.Module:
+    """The verified tile program of one kernel, in a context of its own.
+
+    ``label`` names the source op and equation in every location (default: the family).
+    """
+    context = ir.Context()
+    context.enable_multithreading(False)
+    with context, ir.Location.unknown():
+        Tile.load()
+        program = Program(symbol, label or family)
+        with program.body():
+            family_body(family)(program, **params)
+        return program.module

@@ -1,0 +1,1 @@
+"""PROGRAMS lists: (family, params, symbol sizes), one file a kernel module."""
