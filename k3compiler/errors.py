@@ -98,6 +98,16 @@ CATALOGUE: dict[str, Entry] = {
         "package for another target",
         "A package runs on devices of the ISA it was built for (an h100 build on an h200) and on no other.",
     ),
+    "K3-K020": Entry(
+        "a kernel disagrees with the reference",
+        "`k3c verify` ran the package's kernels on fresh random inputs and at least one output lies outside its "
+        "tolerance. Where the binary was changed, compile again; otherwise it is a bug of the kernel, the target's "
+        "toolchain or the device: report it with the seed.",
+    ),
+    "K3-K021": Entry(
+        "package of another dtype",
+        "A package computes in the one activation dtype it was compiled for. Compile the model again with --dtype.",
+    ),
     "K3-T001": Entry(
         "no target of that name",
         "Targets are chips by name; `k3c targets` lists them with their ISA and what was verified on each.",

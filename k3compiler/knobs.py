@@ -73,7 +73,9 @@ def _choice(*names: str) -> Callable[[str], str]:
 
 
 def _switch(text: str) -> bool:
-    return {"0": False, "1": True, "false": False, "true": True}[_choice("0", "1", "false", "true")(text)]
+    return {"0": False, "1": True, "false": False, "true": True}[
+        _choice("0", "1", "false", "true")(text)
+    ]
 
 
 def _path(text: str) -> Path:

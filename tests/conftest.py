@@ -49,7 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     unknown = _expected(config) - set(_PROBES)
     if unknown:
-        raise pytest.UsageError(f"--expect: unknown tiers {sorted(unknown)}; known: {list(_PROBES)}")
+        raise pytest.UsageError(
+            f"--expect: unknown tiers {sorted(unknown)}; known: {list(_PROBES)}"
+        )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

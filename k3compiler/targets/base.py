@@ -71,7 +71,9 @@ def _rates(**tera: float) -> Mapping[str, float]:
     return MappingProxyType({name: value * 1e12 for name, value in tera.items()})
 
 
-def _hopper(name: str, *, memory_gb: int, tb_per_s: float, verified: str, source: str) -> TargetSpec:
+def _hopper(
+    name: str, *, memory_gb: int, tb_per_s: float, verified: str, source: str
+) -> TargetSpec:
     return TargetSpec(
         name=name,
         kind="cuda",

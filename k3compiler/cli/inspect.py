@@ -1,0 +1,146 @@
+"""``k3c inspect PKG``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from k3compiler.package.reader import Package
+    from k3compiler.package.summary import KernelRow, Point
+
+
+def inspect_command(
+    package: Annotated[Path, typer.Argument(help="A package directory.")],
+    *,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the report page, with the plans drawn, to this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    tokens: Annotated[int, typer.Option(min=1, help="New tokens of the prefill point.")] = 512,
+    seqs: Annotated[int, typer.Option(min=1, help="Sequences in the step.")] = 1,
+    context: Annotated[int, typer.Option(min=0, help="Cached tokens per sequence.")] = 1024,
+) -> None:
+    """Show what a package holds: kernels, their resources and floors."""
+    from k3compiler.package.reader import Package
+    from k3compiler.package.report import render_report
+    from k3compiler.package.summary import Point
+
+    opened = Package.open(package)
+    points: dict[str, Point] = {
+        "prefill": Point(tokens=max(tokens, seqs), seqs=seqs, context=context),
+        "decode": Point(tokens=seqs, seqs=seqs, context=context),
+    }
+    if html is not None:
+        html.write_text(render_report(opened.manifest, list(opened.plans.values()), points))
+    if as_json:
+        print(json.dumps(_as_json(opened, points), indent=1))
+        return
+    _print_facts(opened)
+    for phase, plan in opened.plans.items():
+        _print_phase(opened, phase, points[phase])
+        _print_other_steps(plan.steps)
+    if html is not None:
+        print(f"report: {html}")
+
+
+def _print_facts(package: Package) -> None:
+    manifest = package.manifest
+    target, parallel = manifest.target, manifest.parallel
+    print(
+        f"{manifest.model['name']}: {manifest.config.num_layers} layers for {target.name} "
+        f"({target.isa}), {manifest.dtype}, experts {manifest.moe}, tp {parallel.tp}, ep {parallel.ep}"
+    )
+    print(
+        f"{len(manifest.kernels)} kernels, {len(manifest.files)} files, built by k3compiler "
+        f"{manifest.version} (schema {manifest.schema}, digest {manifest.digest[:12]})"
+    )
+
+
+def _print_phase(package: Package, phase: str, point: Point) -> None:
+    from k3compiler.cli.tables import Column, print_table
+    from k3compiler.package.summary import format_count, kernel_rows, plan_symbols, storage_bytes
+
+    plan = package.plans[phase]
+    workspace = storage_bytes(plan, plan_symbols(package.manifest, plan, point))
+    columns = (
+        Column("kernel"),
+        Column("op"),
+        Column("spec"),
+        Column("layers"),
+        Column("launches", right=True),
+        Column("regs", right=True),
+        Column("shared", right=True),
+        Column("spills", right=True),
+        Column("floor bytes", right=True),
+        Column("floor flops", right=True),
+        Column("matrix instructions"),
+    )
+    rows = [
+        (
+            row.symbol,
+            row.op,
+            row.equation,
+            row.layers,
+            str(row.num_launches),
+            str(row.registers or "-"),
+            format_count(row.shared_bytes, "B"),
+            format_count(row.spill_bytes, "B"),
+            format_count(row.floor_bytes, "B"),
+            format_count(row.floor_flops, "flop"),
+            row.instructions,
+        )
+        for row in kernel_rows(package.manifest, plan, point)
+    ]
+    print_table(
+        f"{phase}: {len(plan.steps)} steps, workspace {format_count(workspace, 'B')}, at "
+        f"{point.tokens} tokens, {point.seqs} sequences, {point.context} of context",
+        columns,
+        rows,
+    )
+
+
+def _print_other_steps(steps: tuple[Any, ...]) -> None:
+    """Library calls and collectives have no kernel row: count them."""
+    from collections import Counter
+
+    from k3compiler.package.manifest import LaunchStep
+    from k3compiler.package.summary import step_name
+
+    others = Counter(
+        f"{step_name(step)} ({step.op})" for step in steps if not isinstance(step, LaunchStep)
+    )
+    for name, count in sorted(others.items()):
+        print(f"  {name} x{count}")
+
+
+def _as_json(package: Package, points: dict[str, Point]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from k3compiler.package.summary import kernel_rows, plan_symbols, storage_bytes
+
+    def rows(phase: str) -> list[KernelRow]:
+        return kernel_rows(package.manifest, package.plans[phase], points[phase])
+
+    manifest = package.manifest
+    return {
+        "model": manifest.model,
+        "model_id": manifest.model_id,
+        "target": asdict(manifest.target),
+        "dtype": manifest.dtype,
+        "moe": manifest.moe,
+        "parallel": asdict(manifest.parallel),
+        "digest": manifest.digest,
+        "phases": {
+            phase: {
+                "point": asdict(points[phase]),
+                "num_steps": len(plan.steps),
+                "workspace_bytes": storage_bytes(plan, plan_symbols(manifest, plan, points[phase])),
+                "kernels": [asdict(row) for row in rows(phase)],
+            }
+            for phase, plan in package.plans.items()
+        },
+    }

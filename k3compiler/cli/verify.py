@@ -1,0 +1,50 @@
+"""``k3c verify PKG``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from k3compiler.errors import K3Error
+
+
+def verify_command(
+    package: Annotated[Path, typer.Argument(help="A package directory.")],
+    *,
+    on: Annotated[
+        Literal["cpu"] | None,
+        typer.Option(
+            help="cpu: run the tile programs on the CPU, whatever the package is for "
+            "[default: the package's own binaries on its own device]."
+        ),
+    ] = None,
+    kernel: Annotated[
+        list[str] | None, typer.Option(help="Only kernels whose symbol contains this; repeatable.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Check every kernel against the reference."""
+    from k3compiler.check.verify import verify_package
+    from k3compiler.cli.tables import print_records, to_json
+    from k3compiler.package.reader import Package
+
+    rows = verify_package(Package.open(package), on=on, kernels=kernel, seed=seed)
+    if as_json:
+        print(json.dumps(to_json(rows), indent=1))
+    else:
+        print_records(f"{package}, seed {seed}", rows)
+    failed = [row for row in rows if not row.passed]
+    if failed:
+        raise K3Error(
+            "K3-K020",
+            where=", ".join(sorted({row.kernel for row in failed})),
+            expected="every output within its tolerance of the reference",
+            found=f"{len(failed)} of {len(rows)} checks failed",
+            hint=f"k3c verify {package} --seed {seed} --kernel {failed[0].kernel} shows one alone",
+        )
+    if not as_json:
+        print(f"{len(rows)} checks passed")
