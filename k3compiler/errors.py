@@ -133,6 +133,42 @@ CATALOGUE: dict[str, Entry] = {
         "file or directory cannot be read or written",
         "The operating system refused: the path does not exist, is of the wrong kind, or lacks permission.",
     ),
+    "K3-R001": Entry(
+        "weights do not fit the package",
+        "A tensor that weights.json names is missing from the checkpoint, or has another shape or kind of numbers.",
+    ),
+    "K3-R002": Entry(
+        "NaN in an expert scale",
+        "Scale byte 255 means NaN (E8M0); a published checkpoint has none, so the file is damaged.",
+    ),
+    "K3-R003": Entry(
+        "prompt refused",
+        "A prompt needs at least one token, ids inside the vocabulary, and room for one new token in the context.",
+    ),
+    "K3-R004": Entry(
+        "sampling parameter out of range",
+        "See SamplingParams: temperature >= 0, top_k >= 0, 0 < top_p <= 1, max_tokens >= 1.",
+    ),
+    "K3-R005": Entry(
+        "engine option out of range",
+        "Contexts, batches and chunk sizes must be positive and fit each other and the package.",
+    ),
+    "K3-R006": Entry(
+        "device not usable",
+        "The device that the package needs is absent, too old, or its Python packages are not installed.",
+    ),
+    "K3-R007": Entry(
+        "needs several ranks",
+        "The package was partitioned over several devices; running those together is not implemented yet.",
+    ),
+    "K3-R008": Entry(
+        "tokenizer unusable",
+        "tiktoken.model or tokenizer_config.json is missing or malformed. Token ids are accepted wherever text is.",
+    ),
+    "K3-R009": Entry(
+        "kernel library unusable",
+        "A shared object or GPU module of the package cannot be loaded, or lacks a symbol that the plan launches.",
+    ),
 }
 
 

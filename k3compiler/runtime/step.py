@@ -1,0 +1,258 @@
+"""The step's metadata: which tokens, positions, pages, chunks and segments a plan works on.
+
+Everything is built on the host as small numpy arrays (i32 unless said) under the names of
+docs/package.md. A kda chunk is cut on the *absolute* grid of its sequence, so the same chunks come
+out however the prompt is fed:
+
+    context 40, 100 new tokens, grid 64  ->  rows [0, 24) [24, 88) [88, 100)
+    (absolute positions                      [40, 64) [64, 128) [128, 140))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from k3compiler.dtypes import itemsize, numpy_dtype
+from k3compiler.package.expr import Expr, cdiv, evaluate
+
+Ints = NDArray[np.int32]
+
+INPUT_SHAPES: dict[str, tuple[str, tuple[Expr, ...]]] = {
+    "tokens": ("i32", ("T",)),
+    "token_seq": ("i32", ("T",)),
+    "token_pos": ("i32", ("T",)),
+    "seq_start": ("i32", ("S+1",)),
+    "seq_ctx": ("i32", ("S",)),
+    "seq_slot": ("i32", ("S",)),
+    "page_table": ("i32", ("S", "P")),
+    "kv_start": ("i32", ("S+1",)),
+    "kv_seq": ("i32", ("KV",)),
+    "kv_pos": ("i32", ("KV",)),
+    "chunk_start": ("i32", ("NC",)),
+    "chunk_end": ("i32", ("NC",)),
+    "chunk_seq": ("i32", ("NC",)),
+    "seg_chunk": ("i32", ("NS+1",)),
+    "seg_seq": ("i32", ("NS",)),
+    "seq_seg": ("i32", ("S+1",)),
+    "seg_ckpt": ("i32", ("NS",)),
+    "logit_rows": ("i32", ("R",)),
+    "temperature": ("f32", ("R",)),
+    "top_k": ("i32", ("R",)),
+    "top_p": ("f32", ("R",)),
+    "seed": ("i32", ("R",)),
+    "step_idx": ("i32", ("R",)),
+}
+"""Dtype and shape of every input that a plan may name."""
+
+
+def input_bytes(name: str, symbols: Mapping[str, int]) -> int:
+    """Bytes of one input array."""
+    dtype, shape = INPUT_SHAPES[name]
+    return prod(evaluate(extent, symbols) for extent in shape) * itemsize(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerRow:
+    """What the sampling kernel needs for one row of logits. ``temperature`` 0 is greedy."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    step_idx: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SeqChunk:
+    """One sequence's part of a step.
+
+    Attributes:
+        tokens: new token ids, at least one.
+        context_tokens: tokens that the caches already hold.
+        slot: KDA slot. pages: MLA pages, enough for context and new tokens.
+        logits: rows that need logits.
+        checkpoints: absolute position (a multiple of the kda chunk inside this step, past its
+            start) -> slot that receives the state after that many tokens.
+        sampler: one per row of logits, or nothing (greedy).
+    """
+
+    tokens: Sequence[int] | Ints
+    context_tokens: int
+    slot: int
+    pages: Sequence[int]
+    logits: Literal["none", "last", "all"] = "last"
+    checkpoints: Mapping[int, int] = field(default_factory=dict[int, int])
+    sampler: SamplerRow = SamplerRow()
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def end_tokens(self) -> int:
+        """Tokens in the caches after the step."""
+        return self.context_tokens + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """A step's arrays by name, the values of its symbols, and how many sequences are real."""
+
+    arrays: dict[str, NDArray[Any]]
+    symbols: dict[str, int]
+    num_real: int
+
+
+def build_prefill(
+    chunks: Sequence[SeqChunk],
+    *,
+    page_columns: int,
+    page_tokens: int,
+    chunk_tokens: int,
+    segment_chunks: int | None = None,
+) -> StepInputs:
+    """Inputs of the prefill plan.
+
+    Args:
+        chunks: the sequences, each with at least one token.
+        page_columns: ``P``.
+        segment_chunks: kda chunks per segment; None makes one segment per sequence. Segments
+            begin at absolute multiples too, so they do not depend on the prefill chunks before.
+    """
+    arrays = _sequence_arrays(chunks, page_columns, page_tokens)
+    arrays |= _kv_arrays(chunks)
+    arrays |= _chunk_arrays(chunks, chunk_tokens, segment_chunks)
+    arrays |= _logit_arrays(chunks)
+    return StepInputs(arrays, _symbols(arrays, page_columns), len(chunks))
+
+
+def build_decode(
+    chunks: Sequence[SeqChunk], *, page_columns: int, page_tokens: int, num_rows: int
+) -> StepInputs:
+    """Inputs of the decode plan: one token per sequence, padded to ``num_rows`` sequences.
+
+    Padding rows own nothing: token 0 of slot 0 and page 0 with no context.
+    """
+    assert all(c.num_tokens == 1 and c.logits != "none" for c in chunks), "decode feeds one token"
+    padding = SeqChunk([0], 0, 0, [0])
+    rows = [*chunks, *[padding] * (num_rows - len(chunks))]
+    assert len(rows) == num_rows, f"{len(chunks)} sequences do not fit {num_rows} rows"
+    arrays = _sequence_arrays(rows, page_columns, page_tokens) | _logit_arrays(rows)
+    return StepInputs(arrays, _symbols(arrays, page_columns), len(chunks))
+
+
+def _symbols(arrays: Mapping[str, NDArray[Any]], page_columns: int) -> dict[str, int]:
+    sizes = {"T": "tokens", "S": "seq_ctx", "KV": "kv_pos", "NC": "chunk_seq", "NS": "seg_seq"}
+    found = {symbol: len(arrays[name]) for symbol, name in sizes.items() if name in arrays}
+    return found | {"R": len(arrays["logit_rows"]), "P": page_columns}
+
+
+def _sequence_arrays(
+    chunks: Sequence[SeqChunk], page_columns: int, page_tokens: int
+) -> dict[str, NDArray[Any]]:
+    counts = np.array([c.num_tokens for c in chunks], np.int64)
+    assert len(chunks) and counts.min() > 0, "a step feeds at least one token per sequence"
+    contexts = np.array([c.context_tokens for c in chunks], np.int64)
+    starts = _starts(counts)
+    seq = np.repeat(np.arange(len(chunks)), counts)
+    table = np.zeros((len(chunks), page_columns), np.int32)
+    for row, chunk in zip(table, chunks, strict=True):
+        used = cdiv(chunk.end_tokens, page_tokens)
+        assert used <= min(len(chunk.pages), page_columns), f"{chunk} has too few pages"
+        row[:used] = chunk.pages[:used]
+    return {
+        "tokens": np.concatenate([np.asarray(c.tokens, np.int32) for c in chunks]),
+        "token_seq": seq.astype(np.int32),
+        "token_pos": (np.arange(len(seq)) - (starts[:-1] - contexts)[seq]).astype(np.int32),
+        "seq_start": starts.astype(np.int32),
+        "seq_ctx": contexts.astype(np.int32),
+        "seq_slot": np.array([c.slot for c in chunks], np.int32),
+        "page_table": table,
+    }
+
+
+def _kv_arrays(chunks: Sequence[SeqChunk]) -> dict[str, Ints]:
+    counts = np.array([c.end_tokens for c in chunks], np.int64)
+    starts = _starts(counts)
+    seq = np.repeat(np.arange(len(chunks)), counts)
+    return {
+        "kv_start": starts.astype(np.int32),
+        "kv_seq": seq.astype(np.int32),
+        "kv_pos": (np.arange(len(seq)) - starts[seq]).astype(np.int32),
+    }
+
+
+def _chunk_arrays(
+    chunks: Sequence[SeqChunk], chunk_tokens: int, segment_chunks: int | None
+) -> dict[str, Ints]:
+    """Kda chunks and segments; both tables are lists of absolute cuts, sequence by sequence."""
+    starts: list[int] = []
+    ends: list[int] = []
+    owner: list[int] = []
+    seg_chunk, seg_seq, seg_ckpt, seq_seg = [0], list[int](), list[int](), [0]
+    row = 0
+    for index, chunk in enumerate(chunks):
+        first, last = chunk.context_tokens, chunk.end_tokens
+        cuts = _cuts(first, last, chunk_tokens)
+        stops = set(_segment_ends(chunk, chunk_tokens, segment_chunks))
+        for begin, end in zip(cuts, cuts[1:], strict=False):
+            starts.append(row + begin - first)
+            ends.append(row + end - first)
+            owner.append(index)
+            if end in stops:
+                seg_chunk.append(len(owner))
+                seg_seq.append(index)
+                seg_ckpt.append(chunk.checkpoints.get(end, -1))
+        seq_seg.append(len(seg_seq))
+        row += chunk.num_tokens
+    lists = {
+        "chunk_start": starts,
+        "chunk_end": ends,
+        "chunk_seq": owner,
+        "seg_chunk": seg_chunk,
+        "seg_seq": seg_seq,
+        "seq_seg": seq_seg,
+        "seg_ckpt": seg_ckpt,
+    }
+    return {name: np.array(values, np.int32) for name, values in lists.items()}
+
+
+def _segment_ends(chunk: SeqChunk, chunk_tokens: int, segment_chunks: int | None) -> list[int]:
+    """Absolute positions where a segment ends: the plan's grid, every checkpoint, the step's end."""
+    first, last = chunk.context_tokens, chunk.end_tokens
+    for position in chunk.checkpoints:
+        on_grid = position % chunk_tokens == 0 or position == last
+        assert first < position <= last and on_grid, f"checkpoint at {position} in {first}..{last}"
+    grid = [] if segment_chunks is None else _cuts(first, last, chunk_tokens * segment_chunks)[1:]
+    return [*grid, *chunk.checkpoints, last]
+
+
+def _cuts(first: int, last: int, grid: int) -> list[int]:
+    """``first``, the multiples of ``grid`` strictly between, ``last``."""
+    return [first, *range((first // grid + 1) * grid, last, grid), last]
+
+
+def _logit_arrays(chunks: Sequence[SeqChunk]) -> dict[str, NDArray[Any]]:
+    rows: list[int] = []
+    samplers: list[SamplerRow] = []
+    end = 0
+    for chunk in chunks:
+        begin, end = end, end + chunk.num_tokens
+        wanted = {"none": end, "last": end - 1, "all": begin}[chunk.logits]
+        rows.extend(range(wanted, end))
+        samplers.extend([chunk.sampler] * (end - wanted))
+    columns: dict[str, NDArray[Any]] = {"logit_rows": np.array(rows, np.int32)}
+    for name in ("temperature", "top_k", "top_p", "seed", "step_idx"):
+        values = [getattr(s, name) for s in samplers]
+        columns[name] = np.array(values, numpy_dtype(INPUT_SHAPES[name][0]))
+    return columns
+
+
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
