@@ -30,6 +30,10 @@ Dialect, Operand, Result, Pure = ext.Dialect, ext.Operand, ext.Result, ext.Pure
 Tensor = ir.RankedTensorType
 FloatAttr, IntegerAttr, StringAttr = ir.FloatAttr, ir.IntegerAttr, ir.StringAttr
 BoolAttr, DictAttr = ir.BoolAttr, ir.DictAttr
+if not hasattr(BoolAttr, "attr_name"):
+    BoolAttr.attr_name = "builtin.integer"  # the binding lacks what IRDL calls an i1 attribute
+if not hasattr(DictAttr, "attr_name"):
+    DictAttr.attr_name = "builtin.dictionary"
 DYNAMIC = ir.ShapedType.get_dynamic_size()
 
 Fault = str | None
@@ -99,7 +103,14 @@ def _value_faults(
 
 
 def _fits(thing: Any, constraint: Any) -> bool:
-    return not isinstance(constraint, type) or isinstance(thing, constraint)
+    if not isinstance(constraint, type) or isinstance(thing, constraint):
+        return True
+    return getattr(thing, "type_name", "") == getattr(constraint, "type_name", None)
+
+
+def foreign(type_class: Any) -> Any:
+    """A type of one dialect as a constraint in another (IRDL looks names up dialect by dialect)."""
+    return type(type_class.__name__, (ir.Type,), {"type_name": type_class.type_name})
 
 
 def _kind(constraint: Any) -> str:

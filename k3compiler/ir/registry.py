@@ -10,6 +10,13 @@ from importlib import import_module
 from typing import Any
 
 DIALECTS: dict[str, str] = {
+    "k3": "k3compiler.dialects.k3:K3",
+    "kda": "k3compiler.dialects.kda:Kda",
+    "mla": "k3compiler.dialects.mla:Mla",
+    "attn_res": "k3compiler.dialects.attn_res:AttnRes",
+    "moe": "k3compiler.dialects.moe:Moe",
+    "mx": "k3compiler.dialects.mx:Mx",
+    "comm": "k3compiler.dialects.comm:Comm",
     "tile": "k3compiler.dialects.tile.ops:Tile",
 }
 

@@ -1,0 +1,14 @@
+"""The mla dialect: gated NoPE MLA, one op a kernel (level 2)."""
+
+from k3compiler.dialects.mla.ops import (
+    AbsorbQ,
+    Decode,
+    Expand,
+    LatentWrite,
+    Merge,
+    Mla,
+    Prefill,
+    ValueUp,
+)
+
+__all__ = ["AbsorbQ", "Decode", "Expand", "LatentWrite", "Merge", "Mla", "Prefill", "ValueUp"]

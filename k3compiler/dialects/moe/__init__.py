@@ -1,0 +1,5 @@
+"""The moe dialect: router and experts (level 2)."""
+
+from k3compiler.dialects.moe.ops import Combine, Down, GateUp, Moe, RouteTopk, Sort
+
+__all__ = ["Combine", "Down", "GateUp", "Moe", "RouteTopk", "Sort"]

@@ -1,0 +1,5 @@
+"""The mx dialect: block-scaled formats (level 2)."""
+
+from k3compiler.dialects.mx.ops import Mx, Quantize
+
+__all__ = ["Mx", "Quantize"]

@@ -1,0 +1,53 @@
+"""Block-scaled number formats."""
+
+from collections.abc import Iterator
+
+from k3compiler.dialects.k3.dialect import FLOATS
+from k3compiler.ir.dialect import (
+    Checked,
+    Dialect,
+    Fault,
+    Operand,
+    Pure,
+    Result,
+    Tensor,
+    ranked,
+    shape,
+    shaped,
+    typed,
+    want,
+)
+
+GROUP = 32
+
+
+class Mx(Dialect, name="mx"):
+    """Conversions to the OCP microscaling formats."""
+
+
+class MxOp(Checked, dialect=Mx, traits=[Pure]):
+    """Base of the mx ops."""
+
+
+class Quantize(MxOp, name="quantize"):
+    """MXFP8: E4M3 elements with one E8M0 scale a group of 32 columns.
+
+    ``scale = floor(log2(amax)) - 8 + 127`` (0 for a group of zeros), elements ``x / 2^(scale-127)`` to nearest even, saturating at 448.
+
+    Shapes: x [T, D] -> values [T, D] f8E4M3FN, scale [T, D/32] i8.
+    """
+
+    EQUATION = "6"
+    x: Operand[Tensor]
+    values: Result[Tensor]
+    scale: Result[Tensor]
+
+    def faults(self) -> Iterator[Fault]:
+        yield ranked("x", self.x, 2)
+        yield typed("x", self.x, *FLOATS)
+        width = shape(self.x)[-1] or 0
+        yield want("columns past a whole group", 0, width % GROUP)
+        yield shaped("values", self.values, None, width)
+        yield typed("values", self.values, "f8E4M3FN")
+        yield shaped("scale", self.scale, None, width // GROUP)
+        yield typed("scale", self.scale, "i8")
