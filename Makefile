@@ -39,7 +39,7 @@ check: $(STAMP)  ## format, lint, types, import floors, size table
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/python tests/size_table.py
 
 docs: $(STAMP)   ## regenerate docs/reference and docs/knobs.md from the source

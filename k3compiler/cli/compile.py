@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
@@ -75,7 +75,7 @@ def _default_out(model: str, target: str, tp: int) -> Path:
 
 
 @contextmanager
-def _progress_bar() -> Iterator[Progress | None]:
+def _progress_bar() -> Generator[Progress | None]:
     """A bar per stage on a terminal, one line per finished stage elsewhere (standard error)."""
     if not sys.stderr.isatty():
         yield _print_finished
