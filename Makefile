@@ -8,7 +8,7 @@ EXPECT ?= t0,t1,t2
 EXTRAS ?= compile,dev,oracle
 OUT    ?= out
 
-.PHONY: help venv demo test test-quick check docs nightly golden clean
+.PHONY: help venv demo test test-quick check docs nightly clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -42,15 +42,12 @@ check: $(STAMP)  ## format, lint, types, import floors, size table
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/python tests/size_table.py
 
-docs: $(STAMP)   ## regenerate docs/reference and docs/knobs.md from the source
-	$(BIN)/python -m k3compiler.cli.docs
+docs: $(STAMP)   ## regenerate the pages of docs/ that come from the source
+	$(BIN)/python -m k3compiler.cli.docs docs
+	$(BIN)/python -m k3compiler.dialects.docs docs/ops.md
 
 nightly: $(STAMP)  ## minutes: the full K3 config for gb300 and mi355x, cold, cached, twice the same bytes
 	$(BIN)/python -m pytest -m nightly --expect $(EXPECT) $(ARGS)
-
-golden: $(STAMP)  ## refresh the golden texts under tests/golden; review them as a diff
-	$(BIN)/python -m k3compiler.cli.docs --golden tests/golden
-	git diff --stat -- tests/golden
 
 clean:           ## remove what make built (not .venv)
 	rm -rf $(OUT) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
