@@ -15,6 +15,10 @@ Params = Mapping[str, Any]
 
 # family -> "module:function"; the function is called as f(params, rng, sizes) -> Case
 CASES: dict[str, str] = {
+    "act_mul": "k3compiler.check.cases.activation:act_mul",
+    "embed": "k3compiler.check.cases.embed:embed",
+    "gemm": "k3compiler.check.cases.gemm:gemm",
+    "head_gemm": "k3compiler.check.cases.gemm:head_gemm",
     "rms_norm": "k3compiler.check.cases.norm:rms_norm",
 }
 
@@ -40,8 +44,8 @@ class Case:
     (the rest must keep the poison when ``keeps`` names the output).
     """
 
-    arguments: dict[str, Array | int | float]
-    expected: dict[str, Array]
+    arguments: Mapping[str, Any]
+    expected: Mapping[str, Array]
     tolerance: float
     where: dict[str, Array] = field(default_factory=dict)
     keeps: frozenset[str] = frozenset()

@@ -13,6 +13,10 @@ Param = int | float | str | bool | None
 
 # family -> "module:function"; the function takes the Program and the parameters by keyword
 FAMILIES: dict[str, str] = {
+    "act_mul": "k3compiler.kernels.activation:act_mul",
+    "embed": "k3compiler.kernels.embed:embed",
+    "gemm": "k3compiler.kernels.gemm:gemm",
+    "head_gemm": "k3compiler.kernels.gemm:head_gemm",
     "rms_norm": "k3compiler.kernels.norm:rms_norm",
 }
 

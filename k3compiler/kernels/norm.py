@@ -6,7 +6,9 @@ from k3compiler.dialects.tile.builder import Program
 from k3compiler.dialects.tile.values import rsqrt
 
 
-def rms_norm(p: Program, *, cols: int, block: int, eps: float, dtype: str, in_cols: int, in_offset: int) -> None:
+def rms_norm(
+    p: Program, *, cols: int, block: int, eps: float, dtype: str, in_cols: int, in_offset: int
+) -> None:
     """y = x * rsqrt(mean(x^2) + eps) * w, statistics in f32; one row a program.
 
     Shapes: x ``[T, in_cols]`` of which columns ``in_offset .. in_offset + cols`` are read; w ``[cols]``; y ``[T, cols]``.

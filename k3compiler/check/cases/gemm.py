@@ -1,0 +1,71 @@
+"""Matrix product cases; columns outside the slices that are read hold NaN."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from k3compiler.check.case import MEMORY, TOLERANCE, Array, Case, Params, poisoned
+from k3compiler.reference.activations import sigmoid
+
+F32_OUT_OF_BF16 = 2e-4  # bf16 operands, accumulator stored unrounded
+_ROWS = 4096
+
+
+def product(x: Array, w: Array) -> Array:
+    """x wᵀ in float64, some rows of a large w at a time."""
+    x = x.astype(np.float64)
+    blocks = (w[i : i + _ROWS].astype(np.float64) for i in range(0, len(w), _ROWS))
+    return np.concatenate([x @ block.T for block in blocks], axis=1)
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, scale: float = 1.0) -> Array:
+    return (np.float32(scale) * rng.standard_normal(shape, np.float32)).astype(MEMORY[dtype])
+
+
+def gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    tokens, n, k, dtype = sizes.get("T", 7), params["N"], params["K"], params["dtype"]
+    out_dtype = params.get("out_dtype") or dtype
+    first = params.get("in_offset", 0)
+    x = np.full((tokens, params["in_cols"]), np.nan, MEMORY[dtype])
+    x[:, first : first + k] = normal(rng, (tokens, k), dtype)
+    w = normal(rng, (n, k), dtype, k**-0.5)
+    want = product(x[:, first : first + k], w)
+    arguments: dict[str, Array | int | float] = {"x": x, "w": w}
+    names = {"none": (), "add": ("r",), "add2": ("r", "r2")}[params.get("epilogue", "none")]
+    for name in names:
+        r = normal(rng, (tokens, n), dtype)
+        arguments[name] = r
+        want = want + r.astype(np.float64)
+    out_cols, out_first = params.get("out_cols") or n, params.get("out_offset", 0)
+    arguments["y"] = poisoned((tokens, out_cols), out_dtype)
+    expected = np.zeros((tokens, out_cols))
+    expected[:, out_first : out_first + n] = want
+    written = np.zeros((tokens, out_cols), bool)
+    written[:, out_first : out_first + n] = True
+    tolerance = TOLERANCE[dtype] if out_dtype == dtype else F32_OUT_OF_BF16
+    return Case(arguments, {"y": expected}, tolerance, {"y": written}, frozenset({"y"}))
+
+
+def head_gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    tokens, dtype, heads = sizes.get("T", 5), params["dtype"], params["heads"]
+    n, k = params["N"], params["K"]
+    x = np.full((tokens, heads, params["x_cols"]), np.nan, MEMORY[dtype])
+    w = np.full((heads, params["w_rows"], params["w_cols"]), np.nan, MEMORY[dtype])
+    read = slice(params.get("x_offset", 0), params.get("x_offset", 0) + k)
+    rows, cols = (k, n) if params.get("transposed") else (n, k)
+    first = params.get("w_offset", 0)
+    x[:, :, read] = normal(rng, (tokens, heads, k), dtype)
+    w[:, first : first + rows, :cols] = normal(rng, (heads, rows, cols), dtype, k**-0.5)
+    w_h = w[:, first : first + rows, :cols].astype(np.float64)
+    if not params.get("transposed"):
+        w_h = w_h.transpose(0, 2, 1)
+    want = np.einsum("thk,hkn->thn", x[:, :, read].astype(np.float64), w_h)
+    arguments: dict[str, Array | int | float] = {"x": x, "w": w}
+    if params.get("epilogue") == "gate":
+        g = np.full((tokens, params["g_cols"]), np.nan, MEMORY[dtype])
+        gate = slice(params.get("g_offset", 0), params.get("g_offset", 0) + heads * n)
+        g[:, gate] = normal(rng, (tokens, heads * n), dtype, 2.0)
+        want = want * sigmoid(g[:, gate].astype(np.float64)).reshape(want.shape)
+        arguments["g"] = g
+    arguments["y"] = poisoned(want.shape, dtype)
+    return Case(arguments, {"y": want}, TOLERANCE[dtype])
