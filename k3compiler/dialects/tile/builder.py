@@ -59,7 +59,7 @@ class Buffer:
         access = self._access(index, shape, dims, rows, limits)
         f64 = ir.FloatAttr.get(ir.F64Type.get(), float(other))
         with here(self.program):
-            made = ops.Load(result, *access[:3], access[3], f64, **access[4])
+            made = ops.Load(result, *access[:3], f64, **access[3])
         return Tile(self.program, made.result)
 
     def store(
@@ -76,7 +76,7 @@ class Buffer:
         assert value.dtype == self.dtype, f"{self.spec.name} holds {self.dtype}, not {value.dtype}"
         access = self._access(index, value.shape, dims, rows, limits)
         with here(self.program):
-            ops.Store(value.value, *access[:3], access[3], **access[4])
+            ops.Store(value.value, *access[:3], **access[3])
 
     def _access(
         self,
@@ -85,14 +85,16 @@ class Buffer:
         dims: Sequence[int] | None,
         rows: Tile | None,
         limits: Sequence[Index],
-    ) -> tuple[ir.Value, list[ir.Value], list[ir.Value], ir.Attribute, dict[str, ir.Value]]:
+    ) -> tuple[ir.Value, list[ir.Value], list[ir.Value], dict[str, ir.Value | ir.Attribute]]:
         p = self.program
         assert len(index) == self.rank, f"{self.spec.name}: {self.rank} indices wanted, got {len(index)}"
         spans = list(dims) if dims is not None else list(range(self.rank - len(shape), self.rank))
         indices = [p.scalar_value(i).value for i in index]
         ends = [p.scalar_value(i).value for i in limits]
-        gathered = {} if rows is None else {"rows": rows.value}
-        return self.value, indices, ends, ir.DenseI64ArrayAttr.get(spans), gathered
+        named: dict[str, ir.Value | ir.Attribute] = {"dims": ir.DenseI64ArrayAttr.get(spans)}
+        if rows is not None:
+            named["rows"] = rows.value
+        return self.value, indices, ends, named
 
 
 @dataclass

@@ -70,6 +70,11 @@ def _access_faults(op: Any, tile: ir.Value) -> list[str | None]:
     ]
 
 
+def _no_dims() -> ir.Attribute:
+    """The dims of a scalar access; the bindings take an empty array for a missing attribute."""
+    return ir.DenseI64ArrayAttr.get([])
+
+
 class Load(Tile.Operation, name="load"):
     """A tile of a buffer; what lies outside the buffer or past a limit reads as ``other``."""
 
@@ -77,8 +82,8 @@ class Load(Tile.Operation, name="load"):
     buffer: ext.Operand[Any]
     indices: Sequence[ext.Operand[ir.IntegerType[32]]]
     limits: Sequence[ext.Operand[ir.IntegerType[32]]]
-    dims: Any
     other: ir.FloatAttr
+    dims: Any = ext.attribute(default_factory=_no_dims)
     rows: ext.Operand[Any] | None = None
 
     def verify_invariants(self) -> bool:
@@ -92,7 +97,7 @@ class Store(Tile.Operation, name="store"):
     buffer: ext.Operand[Any]
     indices: Sequence[ext.Operand[ir.IntegerType[32]]]
     limits: Sequence[ext.Operand[ir.IntegerType[32]]]
-    dims: Any
+    dims: Any = ext.attribute(default_factory=_no_dims)
     rows: ext.Operand[Any] | None = None
 
     def verify_invariants(self) -> bool:
