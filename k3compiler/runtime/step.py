@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 from typing import Any, Literal
 
@@ -201,7 +202,7 @@ def _chunk_arrays(
         first, last = chunk.context_tokens, chunk.end_tokens
         cuts = _cuts(first, last, chunk_tokens)
         stops = set(_segment_ends(chunk, chunk_tokens, segment_chunks))
-        for begin, end in zip(cuts, cuts[1:], strict=False):
+        for begin, end in pairwise(cuts):
             starts.append(row + begin - first)
             ends.append(row + end - first)
             owner.append(index)

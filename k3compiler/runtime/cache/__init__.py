@@ -1,0 +1,1 @@
+"""Memory that outlives a step: MLA pages and KDA slots, and who holds them."""
