@@ -18,6 +18,7 @@ from k3compiler.cli.compile import _default_out
 from k3compiler.cli.values import parse_chunks, parse_ids
 from k3compiler.errors import CATALOGUE, K3Error
 from k3compiler.targets.base import TARGETS, find_target
+from tests.package import package_samples as samples
 
 ROOT = Path(__file__).parent.parent
 
@@ -247,3 +248,42 @@ def test_chunks(text: str | None, tokens: int, chunks: list[int]) -> None:
 )
 def test_default_output_directory(model: str, tp: int, name: str) -> None:
     assert _default_out(model, "gb300", tp) == Path(name)
+
+
+def test_inspect_prints_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples.write_sample(tmp_path / "pkg")
+    assert k3c("inspect", str(tmp_path / "pkg"), "--tokens", "32") == 0
+    text = capsys.readouterr().out
+    assert "prefill: 2 steps" in text and "decode: 2 steps" in text and "at 32 tokens" in text
+    rows = [line.split()[:2] for line in text.splitlines()]
+    assert rows.count(["embed", "k3.embed"]) == 2 and rows.count(["head", "k3.head"]) == 2
+
+
+def test_inspect_as_json_and_html(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples.write_sample(tmp_path / "pkg")
+    page = tmp_path / "page.html"
+    assert k3c("inspect", str(tmp_path / "pkg"), "--json", "--html", str(page)) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["target"] == {"name": "cpu", "kind": "cpu", "isa": "x86-64"}
+    assert [row["symbol"] for row in report["phases"]["decode"]["kernels"]] == ["embed", "head"]
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_inspect_refuses_a_changed_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples.write_sample(tmp_path / "pkg")
+    with (tmp_path / "pkg" / "weights.json").open("a") as file:
+        file.write(" ")
+    assert k3c("inspect", str(tmp_path / "pkg")) == 1
+    assert "K3-K005" in capsys.readouterr().err
+
+
+def test_logits_refuses_a_package_of_another_dtype(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples.write_sample(tmp_path / "pkg")
+    out = tmp_path / "out.npy"
+    command = ["logits", str(tmp_path / "pkg"), "--weights", str(tmp_path), "--tokens", "1"]
+    assert k3c(*command, "--dtype", "bfloat16", "--out", str(out)) == 1
+    assert "K3-K021" in capsys.readouterr().err and not out.exists()

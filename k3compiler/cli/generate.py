@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from k3compiler.runtime.engine import Engine
-    from k3compiler.runtime.request import SamplingParams
+    from k3compiler.runtime.sampling import SamplingParams
 
 Prompt = str | list[int]
 
@@ -46,7 +46,7 @@ def generate_command(
 
     from k3compiler.package.reader import Package
     from k3compiler.runtime.engine import Engine
-    from k3compiler.runtime.request import SamplingParams
+    from k3compiler.runtime.sampling import SamplingParams
 
     params = SamplingParams(
         max_tokens=max_tokens,
