@@ -36,6 +36,10 @@ CATALOGUE: dict[str, Entry] = {
         "checkpoint file unreadable",
         "A safetensors file, its index, or config.json is missing, truncated or not what it claims to be.",
     ),
+    "K3-G006": Entry(
+        "model not found",
+        "MODEL is neither a checkpoint directory, nor a config.json, nor the name of a preset.",
+    ),
     "K3-V001": Entry(
         "IR does not verify",
         "An op of a module breaks a rule of its definition. The text names the op, what was expected, "

@@ -71,6 +71,8 @@ def linear_tiny() -> ModelConfig:
         num_layers=7,
         mla_layers=(3, 6),
         activation="silu",
+        situ_beta=1.0,
+        situ_linear_beta=None,
         attn_res_block=None,
         kda=KdaConfig(4, 16, 4, None, False, 4),
         mla=MlaConfig(4, None, 32, 16, 8, 16, False),
