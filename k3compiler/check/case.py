@@ -16,6 +16,8 @@ Params = Mapping[str, Any]
 # family -> "module:function"; the function is called as f(params, rng, sizes) -> Case
 CASES: dict[str, str] = {
     "act_mul": "k3compiler.check.cases.activation:act_mul",
+    "add_norm": "k3compiler.check.cases.attn_res:add_norm",
+    "attn_res_mix_norm": "k3compiler.check.cases.attn_res:attn_res_mix_norm",
     "embed": "k3compiler.check.cases.embed:embed",
     "gemm": "k3compiler.check.cases.gemm:gemm",
     "head_gemm": "k3compiler.check.cases.gemm:head_gemm",

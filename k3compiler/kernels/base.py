@@ -14,6 +14,8 @@ Param = int | float | str | bool | None
 # family -> "module:function"; the function takes the Program and the parameters by keyword
 FAMILIES: dict[str, str] = {
     "act_mul": "k3compiler.kernels.activation:act_mul",
+    "add_norm": "k3compiler.kernels.attn_res:add_norm",
+    "attn_res_mix_norm": "k3compiler.kernels.attn_res:attn_res_mix_norm",
     "embed": "k3compiler.kernels.embed:embed",
     "gemm": "k3compiler.kernels.gemm:gemm",
     "head_gemm": "k3compiler.kernels.gemm:head_gemm",

@@ -121,7 +121,9 @@ def head_gemm(
     (acc,) = p.results()
     out = acc.T
     if g is not None:
-        out = out * _gate(g, (t, h * N + n + g_offset), (block_n, block_m), (T, (h + 1) * N + g_offset))
+        out = out * _gate(
+            g, (t, h * N + n + g_offset), (block_n, block_m), (T, (h + 1) * N + g_offset)
+        )
     y.store((t, h, n), out.to(dtype), dims=(0, 2))
     p.grid(f"cdiv({N}, {block_m})", f"cdiv(T, {block_n})", heads)
 

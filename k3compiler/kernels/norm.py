@@ -11,8 +11,8 @@ def rms_norm(
 ) -> None:
     """y = x * rsqrt(mean(x^2) + eps) * w, statistics in f32; one row a program.
 
-    Shapes: x ``[T, in_cols]`` of which columns ``in_offset .. in_offset + cols`` are read; w ``[cols]``; y ``[T, cols]``.
-    Source: spec, notation page.
+    Shapes: x ``[T, in_cols]`` of which columns ``in_offset .. in_offset + cols`` are read; w ``[cols]``;
+    y ``[T, cols]``. Source: spec, notation page.
     """
     x = p.buffer("x", dtype, ("T", in_cols))
     w = p.buffer("w", dtype, (cols,))

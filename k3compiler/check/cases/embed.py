@@ -15,5 +15,10 @@ def embed(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Ca
     ids[::3] = rng.integers(0, 3 * rows, len(ids[::3]))
     inside = (ids >= first) & (ids < 2 * rows)
     want = np.where(inside[:, None], table[np.where(inside, ids - first, 0)], 0).astype(np.float64)
-    arguments = {"tokens": ids, "table": table, "y": poisoned(want.shape, dtype), "vocab_first": first}
+    arguments = {
+        "tokens": ids,
+        "table": table,
+        "y": poisoned(want.shape, dtype),
+        "vocab_first": first,
+    }
     return Case(arguments, {"y": want}, 0.0)

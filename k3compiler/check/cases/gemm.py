@@ -18,7 +18,9 @@ def product(x: Array, w: Array) -> Array:
     return np.concatenate([x @ block.T for block in blocks], axis=1)
 
 
-def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, scale: float = 1.0) -> Array:
+def normal(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: str, scale: float = 1.0
+) -> Array:
     return (np.float32(scale) * rng.standard_normal(shape, np.float32)).astype(MEMORY[dtype])
 
 

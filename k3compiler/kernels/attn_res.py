@@ -1,0 +1,109 @@
+"""Attention Residuals: accumulate, score, softmax over the depth, mix and RMSNorm in one program."""
+
+from __future__ import annotations
+
+from k3compiler.dialects.tile.builder import Buffer, Program
+from k3compiler.dialects.tile.values import Tile, exp, maximum, rsqrt
+
+Row = tuple[Tile, int]  # row, tile width
+Norm = tuple[int, float]  # columns, eps
+
+
+def attn_res_mix_norm(
+    p: Program,
+    *,
+    cols: int,
+    block: int,
+    num_snapshots: int,
+    delta: str = "none",
+    write_sum: bool = False,
+    eps: float,
+    dtype: str,
+) -> None:
+    """y = RMSNorm(mix(B, P_new); norm_w), where P_new follows from ``delta``.
+
+    P_new = P (``none``), P + delta (``add``) or delta (``assign``, after a snapshot), rounded to ``dtype``.
+    The mix weighs the raw candidates v_i, snapshots b0 .. b{m-1} and P_new, by a softmax over the scores
+    s_i = Σ_d v_i rsqrt(mean(v_i²) + eps) res_norm res_proj; one token a program, all inside in f32.
+    Shapes: b{i}, p, delta, p_out (``write_sum``: receives P_new) and y ``[T, cols]``; res_norm, res_proj
+    (absent for m = 0, where mix = P_new), norm_w ``[cols]``. Source: spec 2.3, 2.4.
+    """
+    rows = ("T", cols)
+    snapshots = [p.buffer(f"b{i}", dtype, rows) for i in range(num_snapshots)]
+    terms = {"none": ("p",), "add": ("p", "delta"), "assign": ("delta",)}[delta]
+    sources = [p.buffer(name, dtype, rows) for name in terms]
+    res_norm = p.buffer("res_norm", dtype, (cols,)) if snapshots else None
+    res_proj = p.buffer("res_proj", dtype, (cols,)) if snapshots else None
+    norm_w = p.buffer("norm_w", dtype, (cols,))
+    p_out = p.buffer("p_out", dtype, rows, "w") if write_sum else None
+    y = p.buffer("y", dtype, rows, "w")
+    t = p.program_id(0)
+    at = (t, block)
+
+    total = _sum(sources, at).to(dtype)
+    if p_out is not None:
+        p_out.store((t, 0), total)
+    mix = total.to("f32")
+    if res_norm and res_proj:
+        query = _vector(res_norm, block) * _vector(res_proj, block)
+        mix = _mix(snapshots, mix, query, at, (cols, eps))
+    normed = mix * _inverse_rms(mix, (cols, eps)).expand(1) * _vector(norm_w, block)
+    y.store((t, 0), normed.to(dtype))
+    p.grid("T")
+
+
+def add_norm(p: Program, *, cols: int, block: int, eps: float, dtype: str) -> None:
+    """p_out = P + delta rounded to ``dtype``; y = RMSNorm(p_out; norm_w): plain pre-norm residuals.
+
+    Shapes: p, delta, p_out, y ``[T, cols]``; norm_w ``[cols]``. One token a program. Source: spec 2.4, last line.
+    """
+    attn_res_mix_norm(
+        p,
+        cols=cols,
+        block=block,
+        num_snapshots=0,
+        delta="add",
+        write_sum=True,
+        eps=eps,
+        dtype=dtype,
+    )
+
+
+def _row(buffer: Buffer, at: Row) -> Tile:
+    return buffer.load((at[0], 0), (1, at[1])).to("f32")
+
+
+def _vector(buffer: Buffer, block: int) -> Tile:
+    return buffer.load((0,), (block,)).to("f32").expand(0)
+
+
+def _sum(sources: list[Buffer], at: Row) -> Tile:
+    first, *rest = (_row(source, at) for source in sources)
+    for term in rest:
+        first = first + term
+    return first
+
+
+def _mix(snapshots: list[Buffer], total: Tile, query: Tile, at: Row, norm: Norm) -> Tile:
+    """Two sweeps over the candidates, so that only one of them is held at a time."""
+    scores = [_score(v, query, norm) for v in (*(_row(b, at) for b in snapshots), total)]
+    top = scores[0]
+    for s in scores[1:]:
+        top = maximum(top, s)
+    weights = [exp(s - top) for s in scores]
+    whole = weights[0]
+    for a in weights[1:]:
+        whole = whole + a
+    mix = total * (weights[-1] / whole).expand(1)
+    for b, a in zip(snapshots, weights[:-1], strict=True):
+        mix = mix + _row(b, at) * (a / whole).expand(1)
+    return mix
+
+
+def _inverse_rms(v: Tile, norm: Norm) -> Tile:
+    cols, eps = norm
+    return rsqrt((v * v).sum(1) / float(cols) + eps)
+
+
+def _score(v: Tile, query: Tile, norm: Norm) -> Tile:
+    return (v * query).sum(1) * _inverse_rms(v, norm)
