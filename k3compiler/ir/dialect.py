@@ -60,8 +60,17 @@ class Checked(ext.Operation):
 def _all_faults(op: Any) -> list[str]:
     """Form first (what ``faults`` may rely on), then the op's own rules."""
     form = list(_form_faults(op))
-    rules = [] if form else [fault for fault in op.faults() if fault]
-    return [*_unknown_attributes(op), *form, *rules]
+    return [*_unknown_attributes(op), *(form or _rule_faults(op))]
+
+
+def _rule_faults(op: Any) -> list[str]:
+    found: list[str] = []
+    try:
+        for fault in op.faults():
+            found += [fault] if fault else []
+    except (AttributeError, IndexError, ValueError):  # a rank that no rule after it can live with
+        found.append("operands: expected tensors of the ranks that the op's page gives")
+    return found
 
 
 def _unknown_attributes(op: Any) -> Iterator[str]:
@@ -103,7 +112,7 @@ def _value_faults(
 
 
 def _fits(thing: Any, constraint: Any) -> bool:
-    if not isinstance(constraint, type) or isinstance(thing, constraint):
+    if constraint is Any or not isinstance(constraint, type) or isinstance(thing, constraint):
         return True
     return getattr(thing, "type_name", "") == getattr(constraint, "type_name", None)
 
@@ -229,22 +238,23 @@ def emit(
 
     Args:
         operands: one entry a declared operand; a list (or None) for a variadic or optional one.
-        results: result types.
+        results: result types, in lists likewise.
         attributes: Python values; None leaves an optional attribute out.
 
     Returns:
         The op view.
     """
-    flat: list[Any] = []
-    sizes: list[int] = []
-    for entry in operands:
-        group = [] if entry is None else list(entry) if isinstance(entry, list) else [entry]
-        flat += group
-        sizes.append(len(group))
+    values, operand_sizes = _flattened(operands)
+    types, result_sizes = _flattened(results)
     named = {k: attribute(v) for k, v in attributes.items() if v is not None}
     if op_class._ODS_OPERAND_SEGMENTS:
-        named["operandSegmentSizes"] = ir.DenseI32ArrayAttr.get(sizes)
-    made = ir.Operation.create(
-        op_class.OPERATION_NAME, list(results), flat, named, loc=location
-    )
+        named["operandSegmentSizes"] = ir.DenseI32ArrayAttr.get(operand_sizes)
+    if op_class._ODS_RESULT_SEGMENTS:
+        named["resultSegmentSizes"] = ir.DenseI32ArrayAttr.get(result_sizes)
+    made = ir.Operation.create(op_class.OPERATION_NAME, types, values, named, loc=location)
     return made.opview
+
+
+def _flattened(entries: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    groups = [[] if e is None else list(e) if isinstance(e, list) else [e] for e in entries]
+    return [value for group in groups for value in group], [len(group) for group in groups]

@@ -44,26 +44,25 @@ class MixNorm(AttnResOp, name="mix_norm"):
     query: Operand[Tensor]
     norm: Operand[Tensor]
     out_norm: Operand[Tensor]
-    addend: Sequence[Operand[Tensor]]
     snapshots: Sequence[Operand[Tensor]]
     eps: FloatAttr
     out_eps: FloatAttr
     new_sum: Result[Tensor]
     normed: Result[Tensor]
+    addend: Operand[Tensor] | None = None
 
     def faults(self) -> Iterator[Fault]:
         width = shape(self.sum)[-1]
         yield typed("sum", self.sum, *FLOATS)
         for name in ("query", "norm", "out_norm"):
             yield shaped(name, getattr(self, name), width)
-        addends = list(self.addend)
-        if len(addends) > 1:
-            yield f"addend: expected at most one, found {len(addends)}"
-        for value in (*addends, *self.snapshots):
-            yield same("addend or snapshot", self.sum, value)
+        if self.addend is not None:
+            yield same("addend", self.sum, self.addend)
+        for snapshot in self.snapshots:
+            yield same("snapshot", self.sum, snapshot)
         yield same("new_sum", self.sum, self.new_sum)
         yield same("normed", self.sum, self.normed)
-        if not addends and any(True for _ in self.new_sum.uses):
+        if self.addend is None and any(True for _ in self.new_sum.uses):
             yield "new_sum: expected no use without an addend (use sum)"
         yield positive("eps", self.eps.value)
         yield positive("out_eps", self.out_eps.value)

@@ -11,12 +11,12 @@ from k3compiler.dialects.k3.mixers import (
 )
 from k3compiler.dialects.k3.params import (
     Argmax,
+    Columns,
     Concat,
     Embed,
     GatherRows,
     Linear,
     Sample,
-    Split,
     Weight,
 )
 from k3compiler.dialects.k3.pointwise import (
@@ -38,6 +38,7 @@ __all__ = [
     "Argmax",
     "AttnResMix",
     "Batch",
+    "Columns",
     "Concat",
     "Embed",
     "Experts",
@@ -58,6 +59,5 @@ __all__ = [
     "Silu",
     "SiluMul",
     "Situ",
-    "Split",
     "Weight",
 ]

@@ -1,6 +1,6 @@
 """Router and routed experts on the graph level."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from k3compiler.dialects.k3.dialect import FLOATS, K3Op
@@ -91,7 +91,7 @@ def expert_shapes(
 class Experts(K3Op, name="experts"):
     """``r = Σ_k ω_k w2(act(w1 x, w3 x))`` over a token's chosen experts.
 
-    Formats: ``plain`` weights, or ``mxfp4``: bytes packed along the input with scales (w1, w3, w2 order).
+    Formats: ``plain`` weights, or ``mxfp4``: bytes packed along the input with scales s1, s3, s2.
     ``first_expert`` (optional, an expression in ``rank``): the weights hold the experts from there on, and
     ``r`` sums those only.
 
@@ -107,23 +107,22 @@ class Experts(K3Op, name="experts"):
     w1: Operand[Tensor]
     w3: Operand[Tensor]
     w2: Operand[Tensor]
-    scales: Sequence[Operand[Tensor]]
     format: StringAttr
     activation: StringAttr
     r: Result[Tensor]
+    s1: Operand[Tensor] | None = None
+    s3: Operand[Tensor] | None = None
+    s2: Operand[Tensor] | None = None
 
     def faults(self) -> Iterator[Fault]:
         packed = self.format.value == "mxfp4"
         yield one_of("format", FORMATS, self.format.value)
-        scales = list(self.scales)
-        yield want("scales", 3 if packed else 0, len(scales))
+        for name in ("s1", "s3", "s2"):
+            yield want(f"{name} given", packed, getattr(self, name) is not None)
         yield from activation_faults(self)
         yield shaped("weights", self.weights, *shape(self.ids))
         yield shaped("r", self.r, *shape(self.x))
-        if len(scales) != (3 if packed else 0):
-            return
         width, (count, inner) = shape(self.x)[-1], shape(self.w1)[:2]
-        s1, s3, s2 = scales if packed else (None, None, None)
-        yield from expert_shapes("w1", self.w1, s1, count or 0, inner, width)
-        yield from expert_shapes("w3", self.w3, s3, count or 0, inner, width)
-        yield from expert_shapes("w2", self.w2, s2, count or 0, width, inner)
+        yield from expert_shapes("w1", self.w1, self.s1, count or 0, inner, width)
+        yield from expert_shapes("w3", self.w3, self.s3, count or 0, inner, width)
+        yield from expert_shapes("w2", self.w2, self.s2, count or 0, width, inner)

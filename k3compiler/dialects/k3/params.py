@@ -7,10 +7,12 @@ from k3compiler.dialects.k3.source import source_faults
 from k3compiler.ir.dialect import (
     DictAttr,
     Fault,
+    IntegerAttr,
     Operand,
     Result,
     StringAttr,
     Tensor,
+    element,
     one_of,
     plain,
     ranked,
@@ -79,9 +81,9 @@ class Linear(K3Op, name="linear"):
     EQUATION = "notation"
     x: Operand[Tensor]
     weight: Operand[Tensor]
-    residual: Sequence[Operand[Tensor]]
     epilogue: StringAttr
     y: Result[Tensor]
+    residual: Operand[Tensor] | None = None
 
     def faults(self) -> Iterator[Fault]:
         yield ranked("x", self.x, 2)
@@ -92,10 +94,9 @@ class Linear(K3Op, name="linear"):
         yield want("columns of x", shape(self.weight)[-1], shape(self.x)[-1])
         yield shaped("y", self.y, None, shape(self.weight)[0])
         yield one_of("epilogue", EPILOGUES, self.epilogue.value)
-        residual = list(self.residual)
-        yield want("residuals", int(self.epilogue.value == "add"), len(residual))
-        for value in residual:
-            yield shaped("residual", value, None, shape(self.weight)[0])
+        yield want("residual given", self.epilogue.value == "add", self.residual is not None)
+        if self.residual is not None:
+            yield shaped("residual", self.residual, None, shape(self.weight)[0])
 
 
 class GatherRows(K3Op, name="gather_rows"):
@@ -149,30 +150,28 @@ class Sample(K3Op, name="sample"):
         yield typed("token", self.token, "i32")
 
 
-class Split(K3Op, name="split"):
-    """Columns of x, cut into parts; a view, no kernel.
+class Columns(K3Op, name="columns"):
+    """Columns ``offset .. offset + width`` of x; a view, no kernel.
 
-    Shapes: x [T, sum(sizes)] -> parts [T, size] each.
+    Shapes: x [T, D] -> y [T, width].
     """
 
     EQUATION = "notation"
     x: Operand[Tensor]
-    parts: Sequence[Result[Tensor]]
+    offset: IntegerAttr
+    y: Result[Tensor]
 
     def faults(self) -> Iterator[Fault]:
         yield ranked("x", self.x, 2)
-        widths = [shape(part)[-1] for part in self.parts]
-        if None in widths:
-            yield f"parts: expected static widths, found {widths}"
-        else:
-            yield want("columns of x", sum(w for w in widths if w is not None), shape(self.x)[-1])
-        for part in self.parts:
-            yield shaped("part", part, None, shape(part)[-1])
-            yield want("part element type", self.x.type.element_type, part.type.element_type)
+        yield ranked("y", self.y, 2)
+        offset, width, columns = self.offset.value, shape(self.y)[-1], shape(self.x)[-1]
+        if width is None or columns is None or not 0 <= offset <= columns - width:
+            yield f"offset: expected {width} columns inside {columns}, found offset {offset}"
+        yield typed("y", self.y, element(self.x))
 
 
 class Concat(K3Op, name="concat"):
-    """Columns of several tensors beside each other. Only on the graph level: fusion makes it a view.
+    """Columns of several tensors of one type beside each other. Only on the graph level: fusion makes it a view.
 
     Shapes: parts [T, n_i] -> y [T, sum(n_i)].
     """

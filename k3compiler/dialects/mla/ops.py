@@ -1,6 +1,6 @@
 """Gated MLA as kernels: latents into pages, expanded prefill, absorbed split-KV decode."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from k3compiler.dialects.k3.dialect import FLOATS, BatchType
@@ -95,7 +95,6 @@ class Prefill(MlaOp, name="prefill"):
     q: Operand[Tensor]
     kv: Operand[Tensor]
     rope: Operand[Tensor]
-    gate: Sequence[Operand[Tensor]]
     batch: Operand[BatchType]
     num_heads: IntegerAttr
     nope_dim: IntegerAttr
@@ -103,6 +102,7 @@ class Prefill(MlaOp, name="prefill"):
     v_dim: IntegerAttr
     scale: FloatAttr
     o: Result[Tensor]
+    gate: Operand[Tensor] | None = None
 
     def faults(self) -> Iterator[Fault]:
         heads, nope, rope, v = _numbers(self, "num_heads", "nope_dim", "rope_dim", "v_dim")
@@ -116,11 +116,8 @@ class Prefill(MlaOp, name="prefill"):
 
 
 def _gate_faults(op: Any) -> Iterator[Fault]:
-    gates = list(op.gate)
-    if len(gates) > 1:
-        yield f"gate: expected at most one, found {len(gates)}"
-    for gate in gates:
-        yield shaped("gate", gate, *shape(op.o))
+    if op.gate is not None:
+        yield shaped("gate", op.gate, *shape(op.o))
 
 
 class AbsorbQ(MlaOp, name="absorb_q"):
@@ -205,10 +202,10 @@ class ValueUp(MlaOp, name="value_up"):
     EQUATION = "4.3"
     o_latent: Operand[Tensor]
     kv_b: Operand[Tensor]
-    gate: Sequence[Operand[Tensor]]
     num_heads: IntegerAttr
     v_dim: IntegerAttr
     o: Result[Tensor]
+    gate: Operand[Tensor] | None = None
 
     def faults(self) -> Iterator[Fault]:
         heads, v = _numbers(self, "num_heads", "v_dim")

@@ -1,6 +1,6 @@
 """Routing, sorting by expert, grouped expert matrices, and their sum."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from k3compiler.dialects.k3.dialect import FLOATS
@@ -94,19 +94,18 @@ class Sort(MoeOp, name="sort"):
             yield typed(name, getattr(self, name), "i32")
 
 
-def _grouped_faults(op: Any, x: Any, rows: bool) -> Iterator[Fault]:
+def _grouped_faults(op: Any, x: Any) -> Iterator[Fault]:
     """Blocks, activation format and scales of a grouped matrix product."""
     yield one_of("format", FORMATS, op.format.value)
     yield shaped("pairs", op.pairs, None)
     yield shaped("block_expert", op.block_expert, None)
     yield shaped("num_blocks", op.num_blocks, 1)
     quantized = op.format.value == "a8w4"
-    scales = list(op.x_scale)
-    yield want("x_scale", int(quantized), len(scales))
+    yield want("x_scale given", quantized, op.x_scale is not None)
     yield typed("x", x, *(("f8E4M3FN",) if quantized else FLOATS))
-    for scale in scales:
-        yield shaped("x_scale", scale, None, (shape(x)[-1] or 0) // 32)
-        yield typed("x_scale", scale, "i8")
+    if op.x_scale is not None:
+        yield shaped("x_scale", op.x_scale, None, (shape(x)[-1] or 0) // 32)
+        yield typed("x_scale", op.x_scale, "i8")
 
 
 class GateUp(MoeOp, name="gate_up"):
@@ -116,39 +115,38 @@ class GateUp(MoeOp, name="gate_up"):
     Formats: ``plain``; ``a16w4`` (x as it is, MXFP4 weights); ``a8w4`` (x in MXFP8 with x_scale).
 
     Shapes: x [T, L], x_scale [T, L/32] i8 (a8w4), pairs, block_expert, num_blocks as moe.sort,
-    w1, w3 [E, F, L] (packed: i8 [E, F, L/2]), scales i8 [E, F, L/32] twice (w1, w3) -> h [NB*block_rows, F].
+    w1, w3 [E, F, L] (packed: i8 [E, F, L/2]), s1, s3 i8 [E, F, L/32] -> h [NB*block_rows, F].
     """
 
     OPTIONAL = ("beta", "linear_beta")
     EQUATION = "5.2,5.3"
     x: Operand[Tensor]
-    x_scale: Sequence[Operand[Tensor]]
     pairs: Operand[Tensor]
     block_expert: Operand[Tensor]
     num_blocks: Operand[Tensor]
     w1: Operand[Tensor]
     w3: Operand[Tensor]
-    scales: Sequence[Operand[Tensor]]
     format: StringAttr
     activation: StringAttr
     top_k: IntegerAttr
     block_rows: IntegerAttr
     h: Result[Tensor]
+    x_scale: Operand[Tensor] | None = None
+    s1: Operand[Tensor] | None = None
+    s3: Operand[Tensor] | None = None
 
     def faults(self) -> Iterator[Fault]:
-        yield from _grouped_faults(self, self.x, True)
+        yield from _grouped_faults(self, self.x)
         yield from activation_faults(self)
         yield positive("top_k", self.top_k.value)
         yield positive("block_rows", self.block_rows.value)
         yield typed("h", self.h, *FLOATS)
-        scales, packed = list(self.scales), self.format.value != "plain"
-        yield want("scales", 2 * int(packed), len(scales))
-        if len(scales) != 2 * int(packed):
-            return
+        packed = self.format.value != "plain"
+        yield want("s1 given", packed, self.s1 is not None)
+        yield want("s3 given", packed, self.s3 is not None)
         (count, inner), width = shape(self.w1)[:2], shape(self.x)[-1]
-        s1, s3 = scales if packed else (None, None)
-        yield from expert_shapes("w1", self.w1, s1, count or 0, inner, width)
-        yield from expert_shapes("w3", self.w3, s3, count or 0, inner, width)
+        yield from expert_shapes("w1", self.w1, self.s1, count or 0, inner, width)
+        yield from expert_shapes("w3", self.w3, self.s3, count or 0, inner, width)
         yield shaped("h", self.h, None, inner)
 
 
@@ -163,30 +161,26 @@ class Down(MoeOp, name="down"):
 
     EQUATION = "5.2"
     x: Operand[Tensor]
-    x_scale: Sequence[Operand[Tensor]]
     pairs: Operand[Tensor]
     block_expert: Operand[Tensor]
     num_blocks: Operand[Tensor]
     weights: Operand[Tensor]
     w2: Operand[Tensor]
-    scales: Sequence[Operand[Tensor]]
     format: StringAttr
     block_rows: IntegerAttr
     y: Result[Tensor]
+    x_scale: Operand[Tensor] | None = None
+    s2: Operand[Tensor] | None = None
 
     def faults(self) -> Iterator[Fault]:
-        yield from _grouped_faults(self, self.x, False)
+        yield from _grouped_faults(self, self.x)
         yield positive("block_rows", self.block_rows.value)
         yield ranked("weights", self.weights, 2)
         yield typed("weights", self.weights, "f32")
         yield typed("y", self.y, *FLOATS)
-        scales, packed = list(self.scales), self.format.value != "plain"
-        yield want("scales", int(packed), len(scales))
-        if len(scales) != int(packed):
-            return
+        yield want("s2 given", self.format.value != "plain", self.s2 is not None)
         count, width = shape(self.w2)[:2]
-        scale = scales[0] if packed else None
-        yield from expert_shapes("w2", self.w2, scale, count or 0, width, shape(self.x)[-1])
+        yield from expert_shapes("w2", self.w2, self.s2, count or 0, width, shape(self.x)[-1])
         yield shaped("y", self.y, None, width)
 
 
@@ -202,9 +196,9 @@ class Combine(MoeOp, name="combine"):
     EQUATION = "5.2"
     y: Operand[Tensor]
     ids: Operand[Tensor]
-    norm_weight: Sequence[Operand[Tensor]]
     num_experts: IntegerAttr
     r: Result[Tensor]
+    norm_weight: Operand[Tensor] | None = None
 
     def faults(self) -> Iterator[Fault]:
         yield ranked("y", self.y, 2)
@@ -212,10 +206,8 @@ class Combine(MoeOp, name="combine"):
         yield typed("ids", self.ids, "i32")
         yield positive("num_experts", self.num_experts.value)
         yield shaped("r", self.r, None, shape(self.y)[-1])
-        norms, eps = list(self.norm_weight), optional(self, "eps")
-        if len(norms) > 1:
-            yield f"norm_weight: expected at most one, found {len(norms)}"
-        yield want("eps given", bool(norms), eps is not None)
+        eps = optional(self, "eps")
+        yield want("eps given", self.norm_weight is not None, eps is not None)
         yield None if eps is None else positive("eps", eps)
-        for norm in norms:
-            yield shaped("norm_weight", norm, shape(self.y)[-1])
+        if self.norm_weight is not None:
+            yield shaped("norm_weight", self.norm_weight, shape(self.y)[-1])
