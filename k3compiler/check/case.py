@@ -15,6 +15,7 @@ Params = Mapping[str, Any]
 
 # family -> "module:function"; the function is called as f(params, rng, sizes) -> Case
 CASES: dict[str, str] = {
+    "add": "k3compiler.check.cases.elementwise:add",
     "act_mul": "k3compiler.check.cases.activation:act_mul",
     "add_norm": "k3compiler.check.cases.attn_res:add_norm",
     "attn_res_mix_norm": "k3compiler.check.cases.attn_res:attn_res_mix_norm",

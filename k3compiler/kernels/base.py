@@ -13,6 +13,7 @@ Param = int | float | str | bool | None
 
 # family -> "module:function"; the function takes the Program and the parameters by keyword
 FAMILIES: dict[str, str] = {
+    "add": "k3compiler.kernels.elementwise:add",
     "act_mul": "k3compiler.kernels.activation:act_mul",
     "add_norm": "k3compiler.kernels.attn_res:add_norm",
     "attn_res_mix_norm": "k3compiler.kernels.attn_res:attn_res_mix_norm",

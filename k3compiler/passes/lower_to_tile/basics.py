@@ -1,0 +1,144 @@
+"""Launches of the plain ops: embedding, linear maps, norms, activations, the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from k3compiler.ir.dialect import element, optional, shape
+from k3compiler.ir.location import origin_of
+from k3compiler.package.expr import Expr
+from k3compiler.passes.lower_to_tile.builder import PlanBuilder
+from k3compiler.passes.lower_to_tile.refs import Ref, step_input
+
+MAX_ROW_BLOCK = 8192  # columns of one elementwise block
+
+
+def power_of_two(number: int, *, at_most: int = MAX_ROW_BLOCK) -> int:
+    """The smallest power of two from ``number`` on, or ``at_most``."""
+    return min(1 << max(number - 1, 0).bit_length(), at_most)
+
+
+def dtype_of(value: Any) -> str:
+    """A value's memory dtype (names of docs/tile.md)."""
+    return {"f8E4M3FN": "e4m3"}.get(element(value), element(value))
+
+
+def columns_of(value: Any) -> int:
+    """Static columns of a 2-D value."""
+    width = shape(value)[-1]
+    assert width is not None, f"{value.type} has no static columns"
+    return width
+
+
+def result(plan: PlanBuilder, value: Any, hint: str, rows: Expr, *inner: int) -> Ref:
+    """A fresh buffer for a result with ``rows`` rows (inner extents default to its columns)."""
+    return plan.bind(value, plan.workspace(hint, dtype_of(value), rows, *(inner or (columns_of(value),))))
+
+
+def weight(plan: PlanBuilder, op: Any) -> None:
+    """A parameter is where the loader puts it."""
+    extents = tuple(n for n in shape(op.value) if n is not None)
+    plan.bind(op.value, Ref(f"w:{op.param.value}", dtype_of(op.value), extents))
+
+
+def split(plan: PlanBuilder, op: Any) -> None:
+    """Columns of a buffer, no launch."""
+    source, start = plan.ref(op.x), 0
+    for part in op.parts:
+        plan.bind(part, source.slice(start, columns_of(part)))
+        start += columns_of(part)
+
+
+def embed(plan: PlanBuilder, op: Any) -> None:
+    table = plan.ref(op.table)
+    y = result(plan, op.y, "embedding", "T")
+    dims = {
+        "rows": table.rows, "cols": y.width, "block": power_of_two(y.width), "dtype": y.dtype,
+    }
+    first = str(optional(op, "first_row") or 0)
+    plan.launch(
+        origin_of(op), "embed", dims,
+        {"tokens": step_input("tokens"), "table": table, "y": y, "vocab_first": first},
+    )
+
+
+def linear(plan: PlanBuilder, op: Any) -> None:
+    x, w = plan.ref(op.x), plan.ref(op.weight)
+    y = result(plan, op.y, "linear", x.rows)
+    residuals = [plan.ref(r) for r in op.residual]
+    dims = {
+        "N": w.rows, "K": w.width, "in_cols": x.width, "in_offset": x.offset,
+        "epilogue": "add" if residuals else "none", "dtype": x.dtype, "out_dtype": y.dtype,
+    }
+    arguments = {"x": x, "w": w, "y": y} | ({"r": residuals[0]} if residuals else {})
+    plan.launch(origin_of(op), "gemm", dims, arguments)
+
+
+def rms_norm(plan: PlanBuilder, op: Any) -> None:
+    x = plan.ref(op.x)
+    y = result(plan, op.y, "normed", x.rows)
+    dims = {
+        "cols": y.width, "block": power_of_two(y.width, at_most=1 << 20), "eps": op.eps.value,
+        "dtype": x.dtype, "in_cols": x.width, "in_offset": x.offset,
+    }
+    plan.launch(origin_of(op), "rms_norm", dims, {"x": x, "w": plan.ref(op.weight), "y": y})
+
+
+def add(plan: PlanBuilder, op: Any) -> None:
+    a, b = plan.ref(op.a), plan.ref(op.b)
+    y = result(plan, op.y, "sum", a.rows)
+    dims = {"cols": y.width, "block": power_of_two(y.width), "dtype": y.dtype}
+    plan.launch(origin_of(op), "add", dims, {"a": a, "b": b, "y": y})
+
+
+def activation(plan: PlanBuilder, op: Any) -> None:
+    """SiTU or SwiGLU of a fused gate|up projection."""
+    gate, up = plan.ref(op.gate), plan.ref(op.up)
+    cols = gate.columns
+    assert gate.name == up.name and up.offset == gate.offset + cols and gate.offset == 0, (
+        "the activation kernel reads gate and up from one projection"
+    )
+    y = result(plan, op.y, "activated", gate.rows)
+    is_situ = op.operation.name == "k3.situ"
+    dims = {
+        "cols": cols, "block": power_of_two(cols, at_most=2048),
+        "activation": "situ" if is_situ else "silu",
+        "beta": op.beta.value if is_situ else None,
+        "linear_beta": optional(op, "linear_beta") if is_situ else None, "dtype": y.dtype,
+    }
+    plan.launch(origin_of(op), "act_mul", dims, {"gu": gate, "out": y})
+
+
+def gather_rows(plan: PlanBuilder, op: Any) -> None:
+    x = plan.ref(op.x)
+    y = result(plan, op.y, "rows", "R")
+    dims = {"cols": x.width, "block": power_of_two(x.width), "dtype": x.dtype}
+    plan.launch(origin_of(op), "gather_rows", dims, {"x": x, "y": y})
+
+
+def argmax(plan: PlanBuilder, op: Any) -> None:
+    logits = plan.ref(op.logits)
+    token = result(plan, op.token, "next_token", logits.rows, 1)
+    dims = {"vocab": logits.width, "block": power_of_two(logits.width, at_most=4096)}
+    plan.launch(origin_of(op), "argmax", dims, {"logits": logits, "next_token": token})
+
+
+def sample(plan: PlanBuilder, op: Any) -> None:
+    logits = plan.ref(op.logits)
+    token = result(plan, op.token, "next_token", logits.rows, 1)
+    dims = {"vocab": logits.width, "block": power_of_two(logits.width, at_most=4096)}
+    plan.launch(origin_of(op), "sample", dims, {"logits": logits, "next_token": token})
+
+
+def collective(plan: PlanBuilder, op: Any) -> None:
+    """All-reduce in place; all-gather and reduce-scatter into a fresh buffer."""
+    kind, x = op.operation.name.partition(".")[2], plan.ref(op.x)
+    assert x.whole, "collectives take whole buffers"
+    if kind == "all_reduce":
+        plan.bind(op.y, x)
+        plan.collective(origin_of(op), kind, op.group.value, x)
+        return
+    y = result(plan, op.y, kind, x.rows)
+    plan.collective(origin_of(op), kind, op.group.value, x, y)
+
+

@@ -1,0 +1,186 @@
+"""Collects launches, kernels and buffers while the fused graph is walked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from k3compiler.ir.location import Origin
+from k3compiler.ir.tile_program import ArgumentInfo, ProgramInfo, describe
+from k3compiler.kernels.base import build_program
+from k3compiler.package.expr import Expr
+from k3compiler.package.manifest import CallStep, CollectiveStep, LaunchStep, Step
+from k3compiler.passes.lower_to_tile.refs import STEP_INPUTS, Ref, step_input
+
+Scheduler = Callable[[str, Mapping[str, Any], str], Mapping[str, Any]]
+"""(family, dimensions, phase) -> block sizes and launch options (keys in OPTIONS)."""
+OPTIONS = ("num_warps", "num_stages", "maxnreg", "waves_per_eu")
+_SYMBOL = re.compile(r"[A-Za-z_]\w*")
+_FUNCTIONS = ("min", "max", "cdiv")
+
+
+@dataclass(slots=True)
+class Kernel:
+    """One distinct tile program of the package, and who needs it."""
+
+    symbol: str
+    family: str
+    params: dict[str, Any]
+    options: dict[str, Any]
+    op: str
+    equation: str
+    text: str
+    info: ProgramInfo
+    layers: set[int] = field(default_factory=set[int])
+
+
+class Kernels:
+    """All kernels of a package; equal programs are one kernel, whatever layer or phase asks."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, Kernel] = {}
+
+    def get(self, origin: Origin, family: str, params: dict[str, Any], options: dict[str, Any]) -> Kernel:
+        key = json.dumps([family, params, options], sort_keys=True)
+        if key not in self.by_key:
+            digest = hashlib.sha256(key.encode()).hexdigest()[:8]
+            symbol = f"{family}_{digest}"
+            label = f"{origin.op} [spec {origin.equation}]"
+            module = build_program(family, params, symbol=symbol, label=label)
+            text = module.operation.get_asm(enable_debug_info=True)
+            self.by_key[key] = Kernel(
+                symbol, family, params, options, origin.op, origin.equation, text, describe(module)
+            )
+        kernel = self.by_key[key]
+        if origin.layer is not None:
+            kernel.layers.add(origin.layer)
+        return kernel
+
+
+class PlanBuilder:
+    """The launch list of one phase under construction."""
+
+    def __init__(self, phase: str, kernels: Kernels, schedule: Scheduler) -> None:
+        self.phase, self.kernels, self.schedule = phase, kernels, schedule
+        self.steps: list[Step] = []
+        self.buffers: dict[str, Ref] = {}
+        self.inputs: dict[str, None] = {}
+        self.symbols: dict[str, Expr] = {}
+        self._refs: dict[Any, Ref] = {}
+
+    # -- values ------------------------------------------------------------------------------
+    def bind(self, value: Any, ref: Ref) -> Ref:
+        """Says where a value of the graph lives."""
+        self._refs[value] = ref
+        return ref
+
+    def ref(self, value: Any) -> Ref:
+        """Where a value of the graph lives."""
+        return self._refs[value]
+
+    def workspace(self, hint: str, dtype: str, *shape: Expr) -> Ref:
+        """A new buffer of the plan."""
+        name = f"{hint}.{len(self.buffers)}"
+        self.buffers[name] = Ref(name, dtype, shape)
+        return self.buffers[name]
+
+    # -- steps -------------------------------------------------------------------------------
+    def launch(
+        self, origin: Origin, family: str, dims: Mapping[str, Any], arguments: Mapping[str, Ref | str]
+    ) -> None:
+        """Adds a launch of a family's kernel.
+
+        ``dims`` are the model's static parameters, the schedule adds the rest. ``arguments`` maps buffer
+        names to refs (step inputs may be left out) and scalars to expressions; extents follow from the refs.
+        """
+        chosen = dict(self.schedule(family, dims, self.phase))
+        options = {k: chosen.pop(k) for k in OPTIONS if k in chosen}
+        kernel = self.kernels.get(origin, family, {**dims, **chosen}, options)
+        given = {name: self._argument(arguments, name) for name in _buffer_names(kernel.info)}
+        scalars = {k: v for k, v in arguments.items() if isinstance(v, str)}
+        symbols = _match_symbols(kernel, given) | scalars
+        values = [
+            given[a.name].name if a.shape is not None else symbols[a.name] for a in kernel.info.arguments
+        ]
+        grid = [substitute(e, symbols) for e in kernel.info.grid]
+        self.steps.append(
+            LaunchStep(kernel.symbol, tuple(values), (grid[0], grid[1], grid[2]), origin.op, origin.layer)
+        )
+
+    def _argument(self, arguments: Mapping[str, Ref | str], name: str) -> Ref:
+        given = arguments.get(name)
+        if given is None:
+            assert name in STEP_INPUTS, f"no argument for kernel buffer {name}"
+            given = step_input(name)
+        assert isinstance(given, Ref), f"buffer {name} wants a ref, got {given}"
+        if given.name in STEP_INPUTS:
+            self.inputs[given.name] = None
+        return given
+
+    def call(self, origin: Origin, name: str, *arguments: Ref) -> None:
+        """Adds a library call."""
+        self.steps.append(CallStep(name, tuple(a.name for a in arguments), origin.op, origin.layer))
+
+    def collective(self, origin: Origin, kind: str, group: str, *arguments: Ref) -> None:
+        """Adds a collective over the elements of its first argument."""
+        first = arguments[0]
+        count = f"({first.rows})*{first.width}"
+        names = tuple(a.name for a in arguments)
+        self.steps.append(CollectiveStep(kind, names, count, group, origin.op, origin.layer))
+
+
+def _buffer_names(info: ProgramInfo) -> list[str]:
+    return [a.name for a in info.arguments if a.shape is not None]
+
+
+def _match_symbols(kernel: Kernel, given: Mapping[str, Ref]) -> dict[str, str]:
+    """The kernel's symbols as expressions of the plan, from the refs' extents."""
+    symbols: dict[str, str] = {}
+    for argument in kernel.info.arguments:
+        if argument.shape is None:
+            continue
+        ref = given[argument.name]
+        where = f"{kernel.symbol} argument {argument.name}"
+        assert ref.dtype == argument.dtype, f"{where}: {argument.dtype} wanted, {ref.name} is {ref.dtype}"
+        _match_shape(where, argument, ref, symbols)
+    return symbols
+
+
+def _match_shape(where: str, argument: ArgumentInfo, ref: Ref, symbols: dict[str, str]) -> None:
+    assert argument.shape is not None
+    shape = argument.shape
+    symbolic = [i for i, n in enumerate(shape) if isinstance(n, str)]
+    if len(shape) != len(ref.shape):
+        assert all(i == 0 for i in symbolic), f"{where}: cannot match {shape} with {ref.shape}"
+        fixed = [n for n in shape[1:] if isinstance(n, int)]
+        size = 1
+        for n in fixed:
+            size *= n
+        static_rows = isinstance(shape[0], int)
+        want = ref.width * (int(ref.rows) if static_rows else 1)
+        have = size * (int(shape[0]) if static_rows else 1)
+        assert have == want, f"{where}: {shape} is not {ref.name} {ref.shape}"
+    else:
+        pairs = zip(shape, ref.shape, strict=True)
+        same = all(isinstance(a, str) or a == b for a, b in pairs)
+        assert same, f"{where}: {shape} is not {ref.name} {ref.shape}"
+    for i in symbolic:
+        known = symbols.setdefault(str(shape[i]), str(ref.shape[i]))
+        assert known == str(ref.shape[i]), f"{where}: {shape[i]} is {known} and {ref.shape[i]}"
+
+
+def substitute(rule: Expr, symbols: Mapping[str, str]) -> str:
+    """An expression with its symbols replaced by expressions."""
+
+    def replaced(match: re.Match[str]) -> str:
+        name = match.group()
+        if name in _FUNCTIONS or name not in symbols:
+            return name
+        text = symbols[name]
+        return text if _SYMBOL.fullmatch(text) or text.isdigit() else f"({text})"
+
+    return _SYMBOL.sub(replaced, str(rule))

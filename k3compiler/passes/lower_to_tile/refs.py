@@ -1,0 +1,95 @@
+"""What a value of the fused graph is at run time: a buffer, or some columns of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from k3compiler.package.expr import Expr
+
+ITEM_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i32": 4, "i8": 1, "e4m3": 1}
+STEP_INPUTS: dict[str, tuple[str, tuple[Expr, ...]]] = {
+    "tokens": ("i32", ("T",)),
+    "token_seq": ("i32", ("T",)),
+    "token_pos": ("i32", ("T",)),
+    "seq_start": ("i32", ("S+1",)),
+    "seq_ctx": ("i32", ("S",)),
+    "seq_slot": ("i32", ("S",)),
+    "page_table": ("i32", ("S", "P")),
+    "kv_start": ("i32", ("S+1",)),
+    "kv_seq": ("i32", ("KV",)),
+    "kv_pos": ("i32", ("KV",)),
+    "chunk_start": ("i32", ("NC",)),
+    "chunk_end": ("i32", ("NC",)),
+    "chunk_seq": ("i32", ("NC",)),
+    "seg_chunk": ("i32", ("NS+1",)),
+    "seg_seq": ("i32", ("NS",)),
+    "seq_seg": ("i32", ("S+1",)),
+    "seg_ckpt": ("i32", ("NS",)),
+    "logit_rows": ("i32", ("R",)),
+    "temperature": ("f32", ("R",)),
+    "top_k": ("i32", ("R",)),
+    "top_p": ("f32", ("R",)),
+    "seed": ("i32", ("R",)),
+    "step_idx": ("i32", ("R",)),
+}
+"""The step inputs of docs/package.md: dtype and shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A row-major buffer of the plan, or its columns ``offset .. offset + cols``.
+
+    ``shape`` is the whole buffer's, leading extent first; ``name`` is what a plan's argument list says.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Expr, ...]
+    offset: int = 0
+    cols: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Elements of one row of the whole buffer."""
+        size = 1
+        for extent in self.shape[1:]:
+            assert isinstance(extent, int), f"{self.name}: inner extents are static, found {extent}"
+            size *= extent
+        return size
+
+    @property
+    def columns(self) -> int:
+        """Columns that the value has."""
+        return self.width if self.cols is None else self.cols
+
+    @property
+    def rows(self) -> Expr:
+        """The leading extent."""
+        return self.shape[0]
+
+    def slice(self, offset: int, cols: int) -> Ref:
+        """Some of this value's columns."""
+        return Ref(self.name, self.dtype, self.shape, self.offset + offset, cols)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the value is the whole buffer."""
+        return self.offset == 0 and self.columns == self.width
+
+
+def byte_size(ref: Ref) -> Expr:
+    """Bytes of the buffer, as an expression."""
+    factors: list[str] = []
+    static = ITEM_BYTES[ref.dtype]
+    for extent in ref.shape:
+        if isinstance(extent, int):
+            static *= extent
+        else:
+            factors.append(extent if extent.isidentifier() else f"({extent})")
+    return "*".join([*factors, str(static)]) if factors else static
+
+
+def step_input(name: str) -> Ref:
+    """One of the step's metadata arrays."""
+    dtype, shape = STEP_INPUTS[name]
+    return Ref(name, dtype, shape)
