@@ -1,0 +1,223 @@
+"""From a tile program to the text of a Triton IR module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from k3compiler.ir.bindings import ir
+from k3compiler.ir.tile_program import ProgramInfo, describe
+from k3compiler.package.expr import evaluate, symbols_of
+from k3compiler.targets.triton_ir.convert import emit_cast
+from k3compiler.targets.triton_ir.elementwise import (
+    emit_compare,
+    emit_constant,
+    emit_roundeven,
+    emit_same,
+    emit_select,
+    emit_tanh,
+)
+from k3compiler.targets.triton_ir.facts import MAX_PROGRAMS, Facts, Range
+from k3compiler.targets.triton_ir.matrix import emit_dot, emit_dot_scaled
+from k3compiler.targets.triton_ir.memory import BufferView, emit_load, emit_store
+from k3compiler.targets.triton_ir.text import TextBuilder, tensor
+
+ALIGNMENT = 16  # bytes; every buffer a kernel is given starts at a multiple of it
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the text may use: whether f32 products can run as tf32."""
+
+    has_tf32: bool
+
+
+def emit_triton(module: ir.Module, form: Form) -> str:
+    """A tile program as a Triton IR module, every op with its location.
+
+    The function has the program's symbol and arguments: buffers as 16-byte aligned pointers, scalars as they are.
+    """
+    return Emitter(module, form).module()
+
+
+class Emitter:
+    """Walks one tile program; ``text`` collects what was emitted."""
+
+    def __init__(self, module: ir.Module, form: Form) -> None:
+        self.form = form
+        self.text = TextBuilder()
+        self.facts = Facts()
+        self.buffers: dict[Any, BufferView] = {}
+        self._names: dict[Any, str] = {}
+        self._function = next(iter(module.body.operations))
+        self._info: ProgramInfo = describe(module)
+        self._scalars: dict[str, Any] = {}
+
+    def name(self, value: Any) -> str:
+        """The SSA name of a tile program's value."""
+        return self._names[value]
+
+    def iota(self, extent: int) -> str:
+        """0 .. extent-1; Triton wants at least two elements for a range."""
+        kind = tensor([extent], "i32")
+        if extent == 1:
+            return self.text.constant("0", kind)
+        return self.text.op(f"tt.make_range {{end = {extent} : i32, start = 0 : i32}} : {kind}")
+
+    # -- structure ---------------------------------------------------------------------------
+    def module(self) -> str:
+        block = self._function.regions[0].blocks[0]
+        # line information takes the file from the function: the kernel's own lines
+        location = str(block.operations[0].operation.location)
+        self.text.location = location
+        signature = ", ".join(self._arguments())
+        self.block(block)
+        end = self.text.alias(location)
+        head = f"  tt.func public @{self._info.symbol}({signature}) attributes {{noinline = false}} {{"
+        lines = ["module {", head, self.text.body(), f"  }} {end}", f"}} {end}"]
+        return "\n".join([*lines, self.text.aliases(), ""])
+
+    def _arguments(self) -> list[str]:
+        block = self._function.regions[0].blocks[0]
+        pairs = list(zip(self._info.arguments, block.arguments, strict=True))
+        self._scalars = {a.name: v for a, v in pairs if a.shape is None}
+        symbols = {n for a, _ in pairs for n in (a.shape or ()) if isinstance(n, str)}
+        signature: list[str] = []
+        for argument, value in pairs:
+            name = self._names[value] = f"%arg{len(signature)}"
+            where = self.text.alias(self.text.location)
+            if argument.shape is None:
+                known = Range(0) if argument.name in symbols else Range()
+                self.facts.atom(value, known)
+                signature.append(f"{name}: {value.type} {where}")
+                continue
+            element = str(value.type.element_type)
+            extents = tuple(n if isinstance(n, int) else self._scalars[n] for n in argument.shape)
+            self.buffers[value] = BufferView(name, element, extents)
+            hint = f"{{tt.divisibility = {ALIGNMENT} : i32}}"
+            signature.append(f"{name}: !tt.ptr<{element}> {hint} {where}")
+        return signature
+
+    def block(self, block: Any) -> None:
+        """Emits the ops of a block."""
+        for op in block.operations:
+            self.text.location = str(op.operation.location)
+            self.facts.learn(op)
+            made = EMIT[op.operation.name](self, op)
+            if made is not None:
+                self._names[op.operation.results[0]] = made
+
+    def program_id(self, op: Any) -> str:
+        axis = op.attributes["axis"].value
+        rule = self._info.grid[axis]
+        high = MAX_PROGRAMS if symbols_of(rule) else evaluate(rule, {}) - 1
+        below = self._scalars.get(rule)
+        self.facts.atom(op.operation.results[0], Range(0, high), below)
+        return self.text.op(f"tt.get_program_id {'xyz'[axis]} : i32")
+
+    def loop(self, op: Any) -> None:
+        """scf.for over i32, with what it carries."""
+        start, stop, step, *carried = op.operation.operands
+        body, results = op.regions[0].blocks[0], list(op.operation.results)
+        induction, *inner = list(body.arguments)
+        self.facts.loop(induction, *(self.facts.form(v) for v in (start, stop, step)))
+        for value in (induction, *inner):
+            self._names[value] = self.text.fresh()
+        bounds = f"{self.name(start)} to {self.name(stop)} step {self.name(step)}"
+        head = f"scf.for {self.name(induction)} = {bounds}"
+        if results:
+            base = self.text.fresh()
+            carry = ", ".join(
+                f"{self.name(a)} = {self.name(b)}" for a, b in zip(inner, carried, strict=True)
+            )
+            types = ", ".join(str(v.type) for v in results)
+            head = f"{base}:{len(results)} = {head} iter_args({carry}) -> ({types})"
+            for i, value in enumerate(results):
+                self._names[value] = f"{base}#{i}"
+        with self.text.region(f"{head} : i32 {{"):
+            self.block(body)
+
+    def branch(self, op: Any) -> None:
+        """scf.if without results."""
+        with self.text.region(f"scf.if {self.name(op.operation.operands[0])} {{"):
+            self.block(op.regions[0].blocks[0])
+
+    def yield_(self, op: Any) -> None:
+        values = list(op.operation.operands)
+        if not values:
+            self.text.line("scf.yield")
+            return
+        names = ", ".join(self.name(v) for v in values)
+        self.text.line(f"scf.yield {names} : {', '.join(str(v.type) for v in values)}")
+
+    # -- shapes ------------------------------------------------------------------------------
+    def _reshaped(self, op: Any, name: str, attributes: str = "") -> str:
+        source, out = op.operation.operands[0], op.operation.results[0]
+        return self.text.op(f"{name} {self.name(source)}{attributes} : {source.type} -> {out.type}")
+
+    def expand_dims(self, op: Any) -> str:
+        axis = op.attributes["axis"].value
+        return self._reshaped(op, "tt.expand_dims", f" {{axis = {axis} : i32}}")
+
+    def trans(self, op: Any) -> str:
+        return self._reshaped(op, "tt.trans", " {order = array<i32: 1, 0>}")
+
+    def combine(self, op: Any) -> str:
+        """tile.reduce and tile.scan, whose regions combine two elements."""
+        operand, out = op.operation.operands[0], op.operation.results[0]
+        is_scan = op.operation.name == "tile.scan"
+        element = str(operand.type.element_type)
+        attributes = f"axis = {op.attributes['axis'].value} : i32"
+        attributes += ", reverse = false" if is_scan else ""
+        verb = "scan" if is_scan else "reduce"
+        made, a, b, c = (self.text.fresh() for _ in range(4))
+        opening = f'{made} = "tt.{verb}"({self.name(operand)}) <{{{attributes}}}> ({{'
+        with self.text.region(opening, f"}}) : ({operand.type}) -> {out.type}"):
+            where = self.text.alias(self.text.location)
+            self.text.label(f"^bb0({a}: {element} {where}, {b}: {element} {where}):")
+            combiner = _COMBINERS[op.attributes["kind"].value][element == "i32"]
+            self.text.line(f"{c} = {combiner} {a}, {b} : {element}")
+            self.text.line(f"tt.{verb}.return {c} : {element}")
+        return made
+
+
+_COMBINERS = {
+    "add": ("arith.addf", "arith.addi"),
+    "max": ("arith.maxnumf", "arith.maxsi"),
+    "min": ("arith.minnumf", "arith.minsi"),
+}
+_SAME = (
+    *(f"arith.{n}f" for n in ("add", "sub", "mul", "div", "neg", "minnum", "maxnum")),
+    *(f"arith.{n}" for n in ("addi", "subi", "muli", "divsi", "remsi", "andi", "ori", "xori")),
+    *(f"arith.{n}" for n in ("shli", "shrui", "minsi", "maxsi")),
+    *(f"math.{n}" for n in ("exp", "exp2", "log", "sqrt", "rsqrt", "absf", "floor")),
+)
+EMIT: dict[str, Callable[[Emitter, Any], str | None]] = {
+    **dict.fromkeys(_SAME, emit_same),
+    "arith.constant": emit_constant,
+    "arith.cmpi": emit_compare,
+    "arith.cmpf": emit_compare,
+    "arith.select": emit_select,
+    "math.tanh": emit_tanh,
+    "math.roundeven": emit_roundeven,
+    "tile.program_id": Emitter.program_id,
+    "tile.load": emit_load,
+    "tile.store": emit_store,
+    "tile.iota": lambda e, op: e.iota(op.operation.results[0].type.shape[0]),
+    "tile.splat": lambda e, op: e._reshaped(op, "tt.splat"),
+    "tile.broadcast": lambda e, op: e._reshaped(op, "tt.broadcast"),
+    "tile.reshape": lambda e, op: e._reshaped(op, "tt.reshape"),
+    "tile.bitcast": lambda e, op: e._reshaped(op, "tt.bitcast"),
+    "tile.expand_dims": Emitter.expand_dims,
+    "tile.trans": Emitter.trans,
+    "tile.reduce": Emitter.combine,
+    "tile.scan": Emitter.combine,
+    "tile.cast": emit_cast,
+    "tile.dot": emit_dot,
+    "tile.dot_scaled": emit_dot_scaled,
+    "scf.for": Emitter.loop,
+    "scf.if": Emitter.branch,
+    "scf.yield": Emitter.yield_,
+    "func.return": lambda e, _op: e.text.line("tt.return"),
+}
