@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -n "$$python" || { echo "make: needs Python 3.11 or newer with venv (set PYTHON=...)" >&2; exit 1; }; \
 	echo "setting up $(VENV) with $$($$python --version)"; \
 	$$python -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(STAMP)   ## compile examples/k3-nano for the CPU, generate text, cross-build for gb300 and mi355x

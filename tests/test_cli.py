@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -287,3 +288,31 @@ def test_logits_refuses_a_package_of_another_dtype(
     command = ["logits", str(tmp_path / "pkg"), "--weights", str(tmp_path), "--tokens", "1"]
     assert k3c(*command, "--dtype", "bfloat16", "--out", str(out)) == 1
     assert "K3-K021" in capsys.readouterr().err and not out.exists()
+
+
+def test_a_signal_unwinds_and_exits_as_a_shell_expects(tmp_path: Path) -> None:
+    probe = (
+        "import sys, time\nfrom k3compiler.cli import main\nimport k3compiler.targets.base as base\n"
+        "def wait(name):\n    try:\n        print('ready', flush=True)\n        time.sleep(60)\n"
+        f"    finally:\n        open({str(tmp_path / 'cleaned')!r}, 'w').close()\n"
+        "base.find_target = wait\nmain.main(['compile', 'x', '--target', 'cpu'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", probe], cwd=ROOT, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        child.terminate()
+        assert child.wait(timeout=20) == 128 + 15
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_a_closed_pipe_is_no_bug() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "k3compiler.cli.main", "targets"],
+        cwd=ROOT,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -71,9 +73,9 @@ def k3c(
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run one command line and exit: 0, 1 (K3Error), 2 (usage) or 70 (a bug, with a reproducer)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    signal.signal(signal.SIGINT, _leave)
-    signal.signal(signal.SIGTERM, _leave)
-    sys.exit(_run(arguments))
+    with _unwinding_signals():
+        code = _run(arguments)
+    sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:
@@ -84,16 +86,29 @@ def _run(arguments: list[str]) -> int:
     except K3Error as error:
         return _report(error)
     except OSError as error:
-        if error.errno not in _CATALOGUED_ERRNO:
-            return _bug(arguments, error)
-        return _report(_from_os(error))
+        is_known = error.errno in _CATALOGUED_ERRNO
+        return _report(_from_os(error)) if is_known else _bug(arguments, error)
     except Exception as error:  # the last door: anything else is a bug of ours
         return _bug(arguments, error)
     return 0
 
 
+@contextmanager
+def _unwinding_signals() -> Generator[None]:
+    """While a command runs, SIGINT and SIGTERM unwind it, so that half-written files are removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
 def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
-    """Unwind (so that half-written files are removed) and exit as a shell expects."""
+    """Exit as a shell expects: 128 and the signal's number."""
     raise SystemExit(EXIT_SIGNAL + signum)
 
 
