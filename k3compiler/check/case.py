@@ -22,7 +22,14 @@ CASES: dict[str, str] = {
     "embed": "k3compiler.check.cases.embed:embed",
     "gemm": "k3compiler.check.cases.gemm:gemm",
     "head_gemm": "k3compiler.check.cases.gemm:head_gemm",
+    "mla_decode": "k3compiler.check.cases.mla_decode:mla_decode",
+    "mla_gather": "k3compiler.check.cases.mla_latent:mla_gather",
+    "mla_latent_write": "k3compiler.check.cases.mla_latent:mla_latent_write",
+    "mla_merge": "k3compiler.check.cases.mla_decode:mla_merge",
+    "mla_prefill": "k3compiler.check.cases.mla_prefill:mla_prefill",
     "rms_norm": "k3compiler.check.cases.norm:rms_norm",
+    "kda_decode": "k3compiler.check.cases.kda_decode:kda_decode",
+    "moe_topk": "k3compiler.check.cases.moe_route:moe_topk",
 }
 
 MEMORY = {

@@ -20,7 +20,14 @@ FAMILIES: dict[str, str] = {
     "embed": "k3compiler.kernels.embed:embed",
     "gemm": "k3compiler.kernels.gemm:gemm",
     "head_gemm": "k3compiler.kernels.gemm:head_gemm",
+    "mla_decode": "k3compiler.kernels.mla_decode:mla_decode",
+    "mla_gather": "k3compiler.kernels.mla_latent:mla_gather",
+    "mla_latent_write": "k3compiler.kernels.mla_latent:mla_latent_write",
+    "mla_merge": "k3compiler.kernels.mla_decode:mla_merge",
+    "mla_prefill": "k3compiler.kernels.mla_prefill:mla_prefill",
     "rms_norm": "k3compiler.kernels.norm:rms_norm",
+    "kda_decode": "k3compiler.kernels.kda_decode:kda_decode",
+    "moe_topk": "k3compiler.kernels.moe_route:moe_topk",
 }
 
 
