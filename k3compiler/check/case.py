@@ -108,6 +108,8 @@ def _judge_float(name: str, got: Array, want: Array, mask: Array, tolerance: flo
     if not np.array_equal(np.isnan(got[mask]), np.isnan(want[mask])):
         return Verdict(name, float("nan"), False, "NaN where a number belongs, or the reverse")
     finite = mask & np.isfinite(want)
+    if not np.array_equal(got[mask & ~finite], want[mask & ~finite], equal_nan=True):
+        return Verdict(name, float("nan"), False, "an infinity that should be another value")
     norm = float(np.linalg.norm(want[finite]))
     error = float(np.linalg.norm(got[finite] - want[finite])) / (norm or 1.0)
     return Verdict(name, error, error <= tolerance)

@@ -1,0 +1,93 @@
+"""MLA's cache rows ``[normed latent | rope channels]``: into the pages, and back out in one piece."""
+
+from __future__ import annotations
+
+from k3compiler.dialects.tile.builder import Buffer, Program
+from k3compiler.dialects.tile.values import Tile, minimum, rsqrt, where
+
+MIN_DOT = 16  # smallest extent of a dot
+
+
+def padded(extent: int) -> int:
+    """The tile extent that holds ``extent`` columns: a power of two that a dot takes."""
+    return max(MIN_DOT, 1 << (extent - 1).bit_length())
+
+
+def find_block(p: Program, starts: Buffer, block: int) -> tuple[Tile, Tile]:
+    """(sequence, block in it) of program_id 0, every sequence being cut into blocks from its own start.
+
+    ``starts [S+1]`` are first rows; the sequence is -1 past the last block. The grid's upper bound is
+    ``cdiv(rows, block) + S``.
+    """
+    pid, none = p.program_id(0), p.scalar_value(-1)
+    with p.loop(0, p.symbol("S"), carry=[p.scalar_value(0), none, none]) as (
+        s,
+        (first, seq, index),
+    ):
+        count = (starts.load((s + 1,)) - starts.load((s,)) + (block - 1)) // block
+        here = pid - first
+        is_hit = (here >= 0) & (here < count)
+        p.yield_(first + count, where(is_hit, s, seq), where(is_hit, here, index))
+    _, seq, index = p.results()
+    return seq, index
+
+
+def mla_latent_write(
+    p: Program,
+    *,
+    kv_lora: int,
+    rope: int,
+    page_tokens: int,
+    in_cols: int,
+    in_offset: int,
+    eps: float,
+    dtype: str,
+) -> None:
+    """Norms the latent of each new token and writes it, the raw rope channels beside it, to its page.
+
+    Shapes: x ``[T, in_cols]``, from column ``in_offset`` latent and rope channels; w ``[kv_lora]``; token_seq and
+    token_pos ``[T]``; page_table ``[S, P]``; mla_cache ``[PAGES, page_tokens, kv_lora + rope]``. One token a program.
+    Source: spec 4.1, 4.4.
+    """
+    x = p.buffer("x", dtype, ("T", in_cols))
+    w = p.buffer("w", dtype, (kv_lora,))
+    token_seq = p.buffer("token_seq", "i32", ("T",))
+    token_pos = p.buffer("token_pos", "i32", ("T",))
+    page_table = p.buffer("page_table", "i32", ("S", "P"))
+    cache = p.buffer("mla_cache", dtype, ("PAGES", page_tokens, kv_lora + rope), "rw")
+    t = p.program_id(0)
+    pos = token_pos.load((t,))
+    page, row = page_table.load((token_seq.load((t,)), pos // page_tokens)), pos % page_tokens
+
+    ends = (in_offset + kv_lora, in_offset + kv_lora + rope)
+    raw = x.load((t, in_offset), (1, padded(kv_lora)), limits=(t + 1, ends[0])).to("f32")
+    scale = rsqrt((raw * raw).sum(1) / float(kv_lora) + eps)
+    weight = w.load((0,), (padded(kv_lora),)).to("f32").expand(0)
+    latent = raw * scale.expand(1) * weight
+    channels = x.load((t, ends[0]), (1, padded(rope)), limits=(t + 1, ends[1]))
+    cache.store((page, row, 0), latent.to(dtype), limits=(row + 1, kv_lora))
+    cache.store((page, row, kv_lora), channels)
+    p.grid("T")
+
+
+def mla_gather(p: Program, *, kv_lora: int, rope: int, page_tokens: int, dtype: str) -> None:
+    """latent[kv_start[s] + pos] = the cache row of sequence s at pos: one page a program.
+
+    Shapes: kv_start ``[S+1]``; page_table ``[S, P]``; mla_cache ``[PAGES, page_tokens, kv_lora + rope]``; latent
+    ``[KV, kv_lora + rope]``. ``page_tokens`` is a power of two. Source: spec 4.4.
+    """
+    width = kv_lora + rope
+    kv_start = p.buffer("kv_start", "i32", ("S+1",))
+    page_table = p.buffer("page_table", "i32", ("S", "P"))
+    cache = p.buffer("mla_cache", dtype, ("PAGES", page_tokens, width))
+    latent = p.buffer("latent", dtype, ("KV", width), "w")
+    seq, column = find_block(p, kv_start, page_tokens)
+    with p.when(seq >= 0):
+        first = kv_start.load((seq,)) + column * page_tokens
+        end = kv_start.load((seq + 1,))
+        page = page_table.load((seq, column))
+        for at, extent in ((0, kv_lora), (kv_lora, rope)):
+            limits = (minimum(end - first, page_tokens), at + extent)
+            rows = cache.load((page, 0, at), (page_tokens, padded(extent)), limits=limits)
+            latent.store((first, at), rows, limits=(end, at + extent))
+    p.grid(f"cdiv(KV, {page_tokens}) + S")
