@@ -1,1 +1,1 @@
-
+"""Where plans run: memory, kernels and launches of one device each."""

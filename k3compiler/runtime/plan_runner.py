@@ -1,0 +1,205 @@
+"""One plan bound to one device: memory for its buffers, and a step as one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from k3compiler.dtypes import itemsize
+from k3compiler.errors import K3Error
+from k3compiler.package.expr import Expr, compile_exprs, evaluate
+from k3compiler.package.manifest import CallStep, CollectiveStep, KernelRecord, Plan
+from k3compiler.runtime.device.base import Buffer, Device, LibraryCall, TensorRef
+from k3compiler.runtime.device.launch_table import LaunchTable
+from k3compiler.runtime.state import is_state
+from k3compiler.runtime.step import INPUT_SHAPES, StepInputs
+
+Array = NDArray[Any]
+
+POISON_BYTE = 0xFF  # all ones is NaN in f32, bf16 and f16
+
+
+class PlanRunner:
+    """Runs one plan, step after step, with memory that grows to the largest step seen.
+
+    Memory blocks by name: an input; ``#3`` the storage block 3; an output without a block; a weight
+    ``w:..`` or state, which are given and shared with other plans.
+
+    Args:
+        kernels: by symbol; the device has loaded them.
+        fixed: weights (``w:<param>``) and states, with their dtypes and shapes.
+        constants: symbols that never change (``PAGES``, ``SLOTS``, ``rank``).
+        poison: fill workspace and outputs with NaN before every step.
+
+    Raises:
+        K3Error: K3-R007 a collective over several ranks, K3-K003 a name that nothing provides.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        plan: Plan,
+        kernels: Mapping[str, KernelRecord],
+        fixed: Mapping[str, TensorRef],
+        constants: Mapping[str, int],
+        *,
+        num_ranks: int = 1,
+        poison: bool = False,
+    ) -> None:
+        _check_collectives(plan, num_ranks)
+        self._device, self.plan, self._fixed = device, plan, dict(fixed)
+        self._constants, self._poison = dict(constants), poison
+        self._buffers = {b.name: b for b in plan.buffers if b.kind in ("workspace", "output")}
+        self._blocks = self._block_sizes()
+        self._memory: dict[str, Buffer] = {}
+        self._capacity = np.full(len(self._blocks), -1, np.int64)
+        self._sizes = compile_exprs(list(self._blocks.values()))
+        self._derived = compile_exprs(list(plan.symbols.values()))
+        self._names = self._pointer_names()
+        ids = {name: index for index, name in enumerate(self._names)}
+        self.table = LaunchTable(plan.steps, kernels, ids, hidden_slots=device.hidden_slots)
+        self._program = device.program(self.table)
+        self._symbols: dict[str, int] = {}
+        self._step_symbols: dict[str, int] = {}
+
+    def _block_sizes(self) -> dict[str, Expr]:
+        """Bytes of every block that this runner owns."""
+        blocks: dict[str, Expr] = {}
+        for name in self.plan.inputs:
+            if name not in INPUT_SHAPES:
+                raise _unknown(self.plan, "an input of docs/package.md", name)
+            dtype, shape = INPUT_SHAPES[name]
+            blocks[name] = _bytes_expr(shape, dtype)
+        for block in self.plan.storage:
+            blocks[f"#{block.id}"] = block.bytes
+        for buffer in self._buffers.values():
+            if buffer.storage is None:
+                blocks[buffer.name] = _bytes_expr(buffer.shape, buffer.dtype)
+        return blocks
+
+    def _block_of(self, name: str) -> str:
+        """The memory block in which an argument's buffer begins."""
+        buffer = self._buffers.get(name)
+        return name if buffer is None or buffer.storage is None else f"#{buffer.storage}"
+
+    def _pointer_names(self) -> list[str]:
+        """Every name that a step's argument may use for memory."""
+        known = {*self._blocks, *self._buffers, *self._fixed}
+        for step in self.plan.steps:
+            for name in step.args:
+                is_named = name.startswith("w:") or is_state(name)
+                if is_named and name not in known:
+                    raise _unknown(self.plan, "a weight or state that is loaded", name)
+        return sorted(known)
+
+    def reserve(self, symbols: Mapping[str, int]) -> None:
+        """Make room for steps of these sizes now, so that addresses stay fixed up to there."""
+        self._grow(self._bind_symbols(symbols))
+
+    def _bind_symbols(self, symbols: Mapping[str, int]) -> dict[str, int]:
+        whole = {**self._constants, **symbols}
+        whole |= zip(self.plan.symbols, self._derived(whole), strict=True)
+        return whole
+
+    def _grow(self, symbols: Mapping[str, int]) -> None:
+        need = np.array(self._sizes(symbols), np.int64)
+        grown = np.flatnonzero(need > self._capacity)
+        if not len(grown):
+            return
+        names = list(self._blocks)
+        for index in grown.tolist():
+            name = names[index]
+            is_first = self._memory.pop(name, None) is None  # free before taking more
+            size = int(need[index]) if is_first else int(need[index]) * 5 // 4
+            self._memory[name] = self._device.allocate(size)
+            self._capacity[index] = size
+        pointers = [self._buffer(self._block_of(name)).pointer for name in self._names]
+        self.table.bind(np.array(pointers, np.int64))
+
+    def _buffer(self, block: str) -> Buffer:
+        return self._fixed[block].buffer if block in self._fixed else self._memory[block]
+
+    def tensor(self, name: str) -> TensorRef:
+        """An argument as an array of the current step's shape."""
+        if name in self._fixed:
+            return self._fixed[name]
+        if name in INPUT_SHAPES and name not in self._buffers:
+            dtype, extents = INPUT_SHAPES[name]
+        else:
+            dtype, extents = self._buffers[name].dtype, self._buffers[name].shape
+        shape = tuple(evaluate(extent, self._symbols) for extent in extents)
+        return TensorRef(self._buffer(self._block_of(name)), dtype, shape)
+
+    def run(self, step: StepInputs, fetch: Iterable[str] = ()) -> dict[str, Array]:
+        """Run the plan on a step.
+
+        Args:
+            fetch: outputs to copy back.
+
+        Returns:
+            Host arrays of the outputs named, padding rows included.
+        """
+        if step.symbols != self._step_symbols:
+            self._resize(step.symbols)
+        for name in self.plan.inputs:
+            self._device.upload(self._memory[name], self._input(step, name))
+        if self._poison:
+            self.poison()
+        is_decode = self.plan.phase == "decode"
+        key = tuple(step.symbols.values()) if is_decode else None
+        self._program.run(self._calls(), key)
+        self._device.synchronize()
+        refs = {name: self.tensor(name) for name in fetch}
+        return {n: self._device.download(r.buffer, r.dtype, r.shape) for n, r in refs.items()}
+
+    def _resize(self, symbols: Mapping[str, int]) -> None:
+        self._step_symbols = dict(symbols)
+        self._symbols = self._bind_symbols(symbols)
+        self._grow(self._symbols)
+        self.table.patch(self._symbols)
+
+    def _input(self, step: StepInputs, name: str) -> Array:
+        if name not in step.arrays:
+            raise _unknown(self.plan, f"an input of the {self.plan.phase} phase", name)
+        return step.arrays[name]
+
+    def _calls(self) -> list[LibraryCall]:
+        return [
+            LibraryCall(step.call, tuple(self.tensor(a) for a in step.args), step.op)
+            for step in self.plan.steps
+            if isinstance(step, CallStep)
+        ]
+
+    def poison(self) -> None:
+        """Fill workspace and outputs with NaN: what a step does not write must not be read."""
+        for name, buffer in self._memory.items():
+            if name not in self.plan.inputs:
+                self._device.fill(buffer, POISON_BYTE)
+
+
+def _bytes_expr(shape: tuple[Expr, ...], dtype: str) -> Expr:
+    if all(isinstance(extent, int) for extent in shape):
+        return prod(int(extent) for extent in shape) * itemsize(dtype)
+    return "*".join([str(itemsize(dtype)), *(f"({extent})" for extent in shape)])
+
+
+def _unknown(plan: Plan, expected: str, name: str) -> K3Error:
+    return K3Error("K3-K003", where=f"{plan.phase} plan", expected=expected, found=name)
+
+
+def _check_collectives(plan: Plan, num_ranks: int) -> None:
+    """Over one rank every collective is the identity; over more it needs the distributed runtime."""
+    found = [s for s in plan.steps if isinstance(s, CollectiveStep)]
+    if num_ranks == 1 or not found:
+        return
+    raise K3Error(
+        "K3-R007",
+        where=f"{plan.phase} plan, {found[0].op}",
+        expected="a package for one rank (--tp 1)",
+        found=f"{found[0].collective} over {num_ranks} ranks",
+        hint="compile with --tp 1, or verify and bench the kernels of this package alone",
+    )
