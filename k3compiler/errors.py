@@ -116,6 +116,26 @@ CATALOGUE: dict[str, Entry] = {
         "no target of that name",
         "Targets are chips by name; `k3c targets` lists them with their ISA and what was verified on each.",
     ),
+    "K3-T002": Entry(
+        "the target's compiler refuses a kernel",
+        "Triton, ptxas or LLVM could not build this kernel for the target with the schedule it was given. "
+        "The message names kernel, op, layers and shape. Another schedule may do; otherwise report it.",
+    ),
+    "K3-T003": Entry(
+        "a tool of a version that is not supported",
+        "IR text and compiler options change between minor versions of Triton, so that only those that were "
+        "tried are let in. Compile in an environment with a supported version; running a package needs none.",
+    ),
+    "K3-T004": Entry(
+        "a kernel needs more memory on chip than its target has",
+        "Shared memory (LDS) or tensor memory over the chip's limit would fail at launch, so it is refused at "
+        "build. Blocks and pipeline stages come from the schedule (targets/<vendor>/schedules).",
+    ),
+    "K3-T005": Entry(
+        "a compile worker died",
+        "The process that compiled this kernel ended without an answer: the toolchain aborted, or the system "
+        "killed it (memory). The message has the end of what it wrote. Fewer workers (K3C_JOBS) need less memory.",
+    ),
     "K3-E001": Entry(
         "environment variable has a value that is not allowed",
         "A K3C_ variable is set to text that does not parse or lies outside its range. docs/knobs.md "
