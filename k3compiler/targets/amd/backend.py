@@ -1,0 +1,84 @@
+"""Tile programs as AMDGCN assembly and code objects, through Triton."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from k3compiler.errors import K3Error
+from k3compiler.ir.context import parse_module
+from k3compiler.package.manifest import LaunchRecord, ResourceRecord
+from k3compiler.targets.backend import BuildRequest, BuiltKernel, refuse_shared
+from k3compiler.targets.base import TargetSpec
+from k3compiler.targets.triton_ir.emitter import Form, emit_triton
+from k3compiler.targets.triton_ir.toolchain import Assembled, GpuChip, run_stages, triton_version
+
+OPTIONS = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim")
+TF32_ISAS = ("gfx942",)  # xf32 went away with gfx950
+MATRIX_OP = re.compile(r"\bv_s?mfma(?:c)?_(scale_)?")
+
+
+class AmdBackend:
+    """Builds for one AMD chip (see :class:`k3compiler.targets.backend.TargetBackend`)."""
+
+    def __init__(self, spec: TargetSpec) -> None:
+        self.spec = spec
+        self.chip = GpuChip("hip", spec.isa, spec.warp_size)
+
+    def versions(self) -> Mapping[str, str]:
+        return {"triton": triton_version()}
+
+    def sources(self) -> tuple[str, ...]:
+        return ("k3compiler.targets.triton_ir", "k3compiler.targets.amd")
+
+    def compile(self, request: BuildRequest) -> BuiltKernel:
+        form = Form(has_tf32=self.spec.isa in TF32_ISAS)
+        text = emit_triton(parse_module(request.tile_text), form)
+        assembled = self._assemble(request, text)
+        assembly, metadata = str(assembled.outputs["amdgcn"]), assembled.metadata
+        refuse_shared(request, self.spec, metadata["shared"])
+        hsaco = assembled.outputs["hsaco"]
+        assert isinstance(hsaco, bytes)
+        launch = LaunchRecord(
+            num_warps=metadata["num_warps"],
+            num_stages=metadata["num_stages"],
+            shared_bytes=metadata["shared"],
+            num_ctas=metadata["num_ctas"],
+            global_scratch_bytes=metadata["global_scratch_size"] or 0,
+            global_scratch_align=metadata["global_scratch_align"] or 1,
+        )
+        files = {"s": assembly.encode(), "hsaco": hsaco}
+        return BuiltKernel(request.symbol, files, launch, _resources(assembly))
+
+    def _assemble(self, request: BuildRequest, text: str) -> Assembled:
+        chosen = {k: v for k, v in request.schedule.items() if k in OPTIONS and v is not None}
+        options: dict[str, Any] = {"num_warps": 4, "num_stages": 2, **chosen}
+        try:
+            return run_stages(text, self.chip, options | {"enable_fp_fusion": True}, last="hsaco")
+        except K3Error:
+            raise
+        except Exception as error:
+            raise K3Error(
+                "K3-T002",
+                where=request.place,
+                expected=f"Triton to take it for {self.spec.isa}",
+                found=f"{type(error).__name__}: {error}",
+            ) from error
+
+
+def _resources(assembly: str) -> ResourceRecord:
+    """Registers, spills and matrix instructions, from the assembly and its metadata note."""
+
+    def noted(key: str) -> int:
+        found = re.search(rf"\.{key}:\s*(\d+)", assembly)
+        assert found, f"the code object does not note .{key}"
+        return int(found[1])
+
+    ops = Counter("mfma_scale" if scaled else "mfma" for scaled in MATRIX_OP.findall(assembly))
+    return ResourceRecord(
+        registers=noted("vgpr_count"),
+        spill_bytes=4 * noted("vgpr_spill_count"),
+        instructions=dict(sorted(ops.items())),
+    )

@@ -1,0 +1,96 @@
+"""A compile worker: reads requests from standard input, writes answers to what was standard output.
+
+Its own process, because a toolchain may abort, and a wrong answer of one kernel must not touch another.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from typing import IO, Any
+
+from k3compiler.errors import K3Error
+from k3compiler.targets.backend import BuildRequest, BuiltKernel, backend_for
+from k3compiler.targets.base import find_target
+
+_BOOT = "import sys, ast; sys.path[:] = ast.literal_eval(sys.argv[1]); from k3compiler.targets.worker import main; main()"
+
+
+class WorkerDied(Exception):
+    """The worker's process ended without an answer; the text is the end of what it wrote."""
+
+
+class Worker:
+    """The parent's side of one worker process."""
+
+    def __init__(self, target: str, errors: IO[bytes]) -> None:
+        self._errors = errors
+        command = [sys.executable, "-c", _BOOT, repr(sys.path), target]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+        )
+
+    def compile(self, request: BuildRequest) -> BuiltKernel:
+        """Has one kernel built.
+
+        Raises:
+            K3Error: what the backend raised.
+            WorkerDied: the process ended.
+            RuntimeError: a bug of ours in the worker, with its traceback.
+        """
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        try:
+            pickle.dump(request, stdin)
+            stdin.flush()
+            kind, answer = pickle.load(stdout)
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            raise WorkerDied(self._last_words()) from None
+        if kind == "error":
+            raise answer
+        if kind == "bug":
+            raise RuntimeError(f"{request.place}: the compiler failed\n{answer}")
+        return answer
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        written = self._errors.read().decode(errors="replace").strip()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"{how}; {written[-1500:] or 'nothing written'}"
+
+    def stop(self) -> None:
+        """Ends the process, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def main() -> None:
+    """The worker's loop; ends with its input."""
+    faulthandler.enable()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # the toolchain prints; that must not look like an answer
+    backend = backend_for(find_target(sys.argv[2]))
+    while True:
+        try:
+            request = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        pickle.dump(_answer(backend, request), answers)
+        answers.flush()
+
+
+def _answer(backend: Any, request: BuildRequest) -> tuple[str, Any]:
+    try:
+        return "built", backend.compile(request)
+    except K3Error as error:
+        return "error", error
+    except Exception:
+        return "bug", traceback.format_exc()
