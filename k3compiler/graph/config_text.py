@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from k3compiler.config import MX_GROUP, KdaConfig, MlaConfig, ModelConfig, MoeConfig
 from k3compiler.graph.config_keys import ConfigKeys
 from k3compiler.graph.config_quantization import read_expert_format
@@ -40,7 +42,7 @@ def read_text_config(keys: ConfigKeys, *, is_k3: bool) -> ModelConfig:
         mla_layers=mla_layers,
         num_dense=num_dense,
         dense_dim=keys.take_int("intermediate_size"),
-        activation=keys.take_choice("hidden_act", ("situ", "silu")),
+        activation=_read_activation(keys),
         situ_beta=situ_beta,
         situ_linear_beta=situ_linear_beta,
         rms_eps=keys.take_float("rms_norm_eps"),
@@ -187,10 +189,14 @@ def _check_groups(keys: ConfigKeys, latent: int | None) -> None:
             keys.contradict(key, f"a multiple of the MXFP4 group size {MX_GROUP}")
 
 
+def _read_activation(keys: ConfigKeys) -> Literal["situ", "silu"]:
+    return keys.take_choice("hidden_act", ("situ", "silu"))
+
+
 def _read_situ(keys: ConfigKeys) -> tuple[float, float | None]:
     """The caps must be stated: a default would hide a missing value (spec trap 10)."""
     betas = ("activation_situ_beta", "activation_situ_linear_beta")
-    if keys.take("hidden_act") != "situ":
+    if _read_activation(keys) != "situ":
         for key in betas:
             if key in keys:
                 keys.contradict(key, "no such key unless hidden_act is 'situ'")
