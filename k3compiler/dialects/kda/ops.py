@@ -57,8 +57,8 @@ class Inputs(KdaOp, name="inputs"):
     """Conv, SiLU, L2 norms, gate, beta and the chunk-cumulative gate in one.
 
     ``q = q_scale l2(silu(conv(q)))``, ``k = l2(silu(conv(k)))``, ``v = silu(conv(v))``, ``beta_out = σ(beta)``;
-    ``g`` is the inclusive sum of the log-decays since the last absolute multiple of ``chunk_tokens`` of the
-    token's position (``chunk_tokens`` 1: the log-decay itself). With ``lower_bound`` the gate is bounded,
+    ``g`` is the inclusive sum of the log-decays over the token's kda chunk up to the token, chunks being the
+    batch's ``chunk_start .. chunk_end`` rows on a grid of ``chunk_tokens`` (1: no chunks, the log-decay itself). With ``lower_bound`` the gate is bounded,
     without it softplus (as k3.kda_gate).
 
     Shapes: qkv [T, 2*H*Dk + H*Dv] (columns q|k|v), f [T, H*Dk], beta [T, H] (logits),
@@ -103,6 +103,9 @@ class Inputs(KdaOp, name="inputs"):
 
 class ConvState(KdaOp, name="conv_state"):
     """The conv state after this step: the last W-1 inputs of each sequence, oldest first.
+
+    Inputs from before the step come from the slot (zeros if ``seq_ctx`` is 0). The window at the end of
+    segment s also goes to slot ``seg_ckpt[s]`` if that is not -1.
 
     Shapes: qkv [T, C], conv_state [SLOTS, W-1, C] -> new_state as conv_state.
     """

@@ -3,7 +3,7 @@
 from k3compiler.dialects.mla.ops import (
     AbsorbQ,
     Decode,
-    Expand,
+    Gather,
     LatentWrite,
     Merge,
     Mla,
@@ -11,4 +11,4 @@ from k3compiler.dialects.mla.ops import (
     ValueUp,
 )
 
-__all__ = ["AbsorbQ", "Decode", "Expand", "LatentWrite", "Merge", "Mla", "Prefill", "ValueUp"]
+__all__ = ["AbsorbQ", "Decode", "Gather", "LatentWrite", "Merge", "Mla", "Prefill", "ValueUp"]

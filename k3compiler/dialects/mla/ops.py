@@ -14,6 +14,7 @@ from k3compiler.ir.dialect import (
     Pure,
     Result,
     Tensor,
+    element,
     positive,
     ranked,
     same,
@@ -60,41 +61,38 @@ class LatentWrite(MlaOp, name="latent_write"):
         yield positive("eps", self.eps.value)
 
 
-class Expand(MlaOp, name="expand"):
-    """Gathers the paged latents of every sequence's context and new tokens and expands them with kv_b.
+class Gather(MlaOp, name="gather"):
+    """The paged rows of every sequence's context and new tokens, in one piece.
 
-    Row j is cached token ``kv_pos[j]`` of sequence ``kv_seq[j]``.
+    Row ``kv_start[s] + j`` is the cache row of sequence s at position j (expanding it is a linear map with kv_b).
 
-    Shapes: cache [PAGES, page_tokens, L+Dr], kv_b [H*(nope+v), L] -> kv [KV, H*(nope+v)], rope [KV, Dr].
+    Shapes: cache [PAGES, page_tokens, L+Dr] -> latent [KV, L+Dr].
     """
 
-    EQUATION = "4.1"
+    EQUATION = "4.4"
     cache: Operand[Tensor]
-    kv_b: Operand[Tensor]
     batch: Operand[BatchType]
-    kv: Result[Tensor]
-    rope: Result[Tensor]
+    latent: Result[Tensor]
 
     def faults(self) -> Iterator[Fault]:
         yield ranked("cache", self.cache, 3)
-        yield ranked("kv_b", self.kv_b, 2)
-        yield shaped("kv", self.kv, None, shape(self.kv_b)[0])
-        rope = (shape(self.cache)[-1] or 0) - (shape(self.kv_b)[-1] or 0)
-        yield shaped("rope", self.rope, None, rope)
+        yield shaped("latent", self.latent, None, shape(self.cache)[-1])
+        yield typed("latent", self.latent, element(self.cache))
 
 
 class Prefill(MlaOp, name="prefill"):
     """Causal flash attention over expanded keys and values; the output gate is its epilogue.
 
-    ``o = softmax(scale q [k_nope | kp]ᵀ) v``, and with a gate ``o ⊙ σ(gate)``.
+    ``o = softmax(scale q [k_nope | kp]ᵀ) v``, and with a gate ``o ⊙ σ(gate)``. Of the latents only the last
+    ``rope_dim`` columns (kp) are read.
 
-    Shapes: q [T, H*(nope+rope)], kv [KV, H*(nope+v)], rope [KV, Dr], gate [T, H*v] (or none) -> o [T, H*v].
+    Shapes: q [T, H*(nope+rope)], kv [KV, H*(nope+v)], latent [KV, L+rope], gate [T, H*v] (or none) -> o [T, H*v].
     """
 
     EQUATION = "4.1"
     q: Operand[Tensor]
     kv: Operand[Tensor]
-    rope: Operand[Tensor]
+    latent: Operand[Tensor]
     batch: Operand[BatchType]
     num_heads: IntegerAttr
     nope_dim: IntegerAttr
@@ -108,7 +106,7 @@ class Prefill(MlaOp, name="prefill"):
         heads, nope, rope, v = _numbers(self, "num_heads", "nope_dim", "rope_dim", "v_dim")
         yield shaped("q", self.q, None, heads * (nope + rope))
         yield shaped("kv", self.kv, None, heads * (nope + v))
-        yield shaped("rope", self.rope, None, rope)
+        yield ranked("latent", self.latent, 2)
         yield shaped("o", self.o, None, heads * v)
         yield typed("o", self.o, *FLOATS)
         yield positive("scale", self.scale.value)
@@ -121,9 +119,9 @@ def _gate_faults(op: Any) -> Iterator[Fault]:
 
 
 class AbsorbQ(MlaOp, name="absorb_q"):
-    """``q_latent = [q_nope W_uk | q_rope]`` per head; W_uk are the first ``nope_dim`` rows of a head in kv_b.
+    """``q_latent = q_nope W_uk`` per head; W_uk are the first ``nope_dim`` rows of a head in kv_b.
 
-    Shapes: q [S, H*(nope+rope)], kv_b [H*(nope+v), L] -> q_latent [S, H*(L+rope)].
+    Shapes: q [S, H*(nope+rope)], kv_b [H*(nope+v), L] -> q_latent [S, H*L].
     """
 
     EQUATION = "4.3"
@@ -138,59 +136,71 @@ class AbsorbQ(MlaOp, name="absorb_q"):
         heads, nope, rope = _numbers(self, "num_heads", "nope_dim", "rope_dim")
         yield shaped("q", self.q, None, heads * (nope + rope))
         yield want("rows of kv_b over heads", 0, (shape(self.kv_b)[0] or 0) % max(heads, 1))
-        yield shaped("q_latent", self.q_latent, None, heads * ((shape(self.kv_b)[-1] or 0) + rope))
+        yield shaped("q_latent", self.q_latent, None, heads * (shape(self.kv_b)[-1] or 0))
 
 
 class Decode(MlaOp, name="decode"):
-    """Attention of one token a sequence among its paged latents, the context cut into ``num_splits`` parts.
+    """Attention of one token a sequence among its paged latents, the context cut into parts of ``split_tokens``.
 
-    ``partial`` is each part's own softmax average of latents, ``lse`` the log of its sum of exponentials of the
-    scaled scores (-inf, with partial 0, for a part without tokens). ``scale`` stays ``(nope+rope)^-0.5``.
+    With ``s_j = (q_latent c_j + q_rope kp_j) scale log2(e)`` over the positions of part i: ``top = max_j s_j``,
+    ``total = Σ_j 2^(s_j - top)``, ``acc = Σ_j 2^(s_j - top) c_j``. A part without tokens has top -inf, total 0 and
+    an undefined acc. ``scale`` stays ``(nope+rope)^-0.5``. Of q only the last ``rope_dim`` channels of a head are read.
 
-    Shapes: q_latent [S, H*(L+rope)], cache [PAGES, page_tokens, L+rope]
-    -> partial [S, num_splits, H, L] f32, lse [S, num_splits, H] f32.
+    Shapes: q_latent [S, H*L], q [S, H*(nope+rope)], cache [PAGES, page_tokens, L+rope]
+    -> acc [S, NSPLIT, H, L] f32, top, total [S, NSPLIT, H] f32.
     """
 
     EQUATION = "4.3"
     q_latent: Operand[Tensor]
+    q: Operand[Tensor]
     cache: Operand[Tensor]
     batch: Operand[BatchType]
     num_heads: IntegerAttr
     rope_dim: IntegerAttr
-    num_splits: IntegerAttr
+    split_tokens: IntegerAttr
     scale: FloatAttr
-    partial: Result[Tensor]
-    lse: Result[Tensor]
+    acc: Result[Tensor]
+    top: Result[Tensor]
+    total: Result[Tensor]
 
     def faults(self) -> Iterator[Fault]:
-        heads, rope, splits = _numbers(self, "num_heads", "rope_dim", "num_splits")
+        heads, rope, split = _numbers(self, "num_heads", "rope_dim", "split_tokens")
         yield ranked("cache", self.cache, 3)
-        row = shape(self.cache)[-1] or 0
-        yield positive("num_splits", splits)
-        yield shaped("q_latent", self.q_latent, None, heads * row)
-        yield shaped("partial", self.partial, None, splits, heads, row - rope)
-        yield shaped("lse", self.lse, None, splits, heads)
-        yield typed("partial", self.partial, "f32")
-        yield typed("lse", self.lse, "f32")
+        latent = (shape(self.cache)[-1] or 0) - rope
+        page_tokens = shape(self.cache)[1] or 1
+        if split <= 0 or split % page_tokens:
+            yield f"split_tokens: expected a multiple of the page, {page_tokens}, found {split}"
+        yield shaped("q_latent", self.q_latent, None, heads * latent)
+        yield want("columns of q over heads", 0, (shape(self.q)[-1] or 0) % max(heads, 1))
+        yield shaped("acc", self.acc, None, None, heads, latent)
+        for name in ("top", "total"):
+            yield shaped(name, getattr(self, name), None, None, heads)
+        for name in ("acc", "top", "total"):
+            yield typed(name, getattr(self, name), "f32")
         yield positive("scale", self.scale.value)
 
 
 class Merge(MlaOp, name="merge"):
-    """``o_latent = Σ_s e^(lse_s - m) partial_s / Σ_s e^(lse_s - m)`` over the splits.
+    """``o_latent = Σ_i 2^(top_i - m) acc_i / Σ_i 2^(top_i - m) total_i`` over the parts that hold tokens.
 
-    Shapes: partial [S, splits, H, L] f32, lse [S, splits, H] f32 -> o_latent [S, H*L].
+    Shapes: acc [S, NSPLIT, H, L] f32, top, total [S, NSPLIT, H] f32 -> o_latent [S, H*L].
     """
 
     EQUATION = "4.3"
-    partial: Operand[Tensor]
-    lse: Operand[Tensor]
+    acc: Operand[Tensor]
+    top: Operand[Tensor]
+    total: Operand[Tensor]
+    batch: Operand[BatchType]
+    split_tokens: IntegerAttr
     o_latent: Result[Tensor]
 
     def faults(self) -> Iterator[Fault]:
-        yield ranked("partial", self.partial, 4)
-        _, splits, heads, latent = shape(self.partial)
-        yield shaped("lse", self.lse, None, splits, heads)
+        yield ranked("acc", self.acc, 4)
+        _, _, heads, latent = shape(self.acc)
+        for name in ("top", "total"):
+            yield shaped(name, getattr(self, name), None, None, heads)
         yield shaped("o_latent", self.o_latent, None, (heads or 0) * (latent or 0))
+        yield positive("split_tokens", self.split_tokens.value)
 
 
 class ValueUp(MlaOp, name="value_up"):

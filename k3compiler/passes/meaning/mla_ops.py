@@ -24,20 +24,17 @@ def latent_write(op: Any, step: Step, kv_a: Array, w: Array, cache: Array, batch
     return write_rows(step, cache, mla.mla_cache_rows(kv_a, w, op.eps.value))
 
 
-def expand(op: Any, step: Step, cache: Array, kv_b: Array, batch: None) -> tuple[Array, Array]:
-    seq, position = step["kv_seq"], step["kv_pos"]
-    page_tokens, rank = cache.shape[1], kv_b.shape[1]
-    page = step["page_table"][seq, position // page_tokens]
-    rows = cache[page, position % page_tokens]
-    return rows[:, :rank] @ kv_b.T, rows[:, rank:]
+def gather(op: Any, step: Step, cache: Array, batch: None) -> Array:
+    return np.concatenate([step.context(cache, seq) for seq in range(step.num_sequences)])
 
 
 def prefill(
-    op: Any, step: Step, q: Array, kv: Array, rope: Array, batch: None, gate: Array | None
+    op: Any, step: Step, q: Array, kv: Array, latent: Array, batch: None, gate: Array | None
 ) -> Array:
     n, nope = op.num_heads.value, op.nope_dim.value
     query, expanded = heads(q, n), heads(kv, n)
-    keys = np.concatenate([expanded[:, :, :nope], np.repeat(rope[:, None], n, axis=1)], axis=2)
+    shared = np.repeat(latent[:, None, latent.shape[1] - op.rope_dim.value :], n, axis=1)
+    keys = np.concatenate([expanded[:, :, :nope], shared], axis=2)
     o = np.empty((len(q), n, op.v_dim.value), q.dtype)
     for seq in range(step.num_sequences):
         rows = step.rows(seq)
@@ -51,32 +48,36 @@ def prefill(
 def absorb_q(op: Any, step: Step, q: Array, kv_b: Array) -> Array:
     n = op.num_heads.value
     w_uk, _ = mla.split_kv_b(kv_b, n, op.nope_dim.value)
-    return flat(mla.mla_absorb_query(heads(q, n), w_uk))
+    return flat(mla.mla_absorb_query(heads(q, n), w_uk)[..., : kv_b.shape[1]])
 
 
-def decode(op: Any, step: Step, q: Array, cache: Array, batch: None) -> tuple[Array, Array]:
-    """Splits take equal runs of pages; how the context is cut does not show after the merge."""
-    n, splits = op.num_heads.value, op.num_splits.value
-    rank = cache.shape[2] - op.rope_dim.value
-    partial = np.zeros((len(q), splits, n, rank), q.dtype)
-    lse = np.full((len(q), splits, n), -np.inf, q.dtype)
-    query = heads(q, n)
+def decode(
+    op: Any, step: Step, q_latent: Array, q: Array, cache: Array, batch: None
+) -> tuple[Array, Array, Array]:
+    """Split by split; what a split without tokens leaves undefined is NaN here."""
+    n, rope, size = op.num_heads.value, op.rope_dim.value, op.split_tokens.value
+    rank = cache.shape[2] - rope
+    query = np.concatenate([heads(q_latent, n), heads(q, n)[..., -rope:]], axis=2)
+    splits = int(step["seq_ctx"].max()) // size + 1
+    acc = np.full((len(q), splits, n, rank), np.nan, q.dtype)
+    top, total = np.full(acc.shape[:3], -np.inf, q.dtype), np.zeros(acc.shape[:3], q.dtype)
     for seq in range(step.num_sequences):
         context = step.context(cache, seq)
-        for split, part in enumerate(np.array_split(context, splits)):
-            if len(part):
-                scores = query[seq] @ part.T * op.scale.value
-                top = scores.max(axis=1)
-                weight = np.exp(scores - top[:, None])
-                partial[seq, split] = weight @ part[:, :rank] / weight.sum(1)[:, None]
-                lse[seq, split] = top + np.log(weight.sum(axis=1))
-    return partial, lse
+        for i, first in enumerate(range(0, len(context), size)):
+            part = context[first : first + size]
+            scores = query[seq] @ part.T * (op.scale.value * np.log2(np.e))
+            top[seq, i] = scores.max(axis=1)
+            weight = np.exp2(scores - top[seq, i][:, None])
+            total[seq, i] = weight.sum(axis=1)
+            acc[seq, i] = weight @ part[:, :rank]
+    return acc, top, total
 
 
-def merge(op: Any, step: Step, partial: Array, lse: Array) -> Array:
-    weight = np.exp(lse - lse.max(axis=1, keepdims=True))
-    weight /= weight.sum(axis=1, keepdims=True)
-    return flat(np.einsum("sph,sphr->shr", weight, partial))
+def merge(op: Any, step: Step, acc: Array, top: Array, total: Array, batch: None) -> Array:
+    weight = np.exp2(top - top.max(axis=1, keepdims=True))
+    used = np.where(total[..., None] > 0, acc, 0)
+    o_latent = np.einsum("sph,sphr->shr", weight, used) / (weight * total).sum(axis=1)[..., None]
+    return flat(o_latent)
 
 
 def value_up(op: Any, step: Step, o_latent: Array, kv_b: Array, gate: Array | None) -> Array:
@@ -88,7 +89,7 @@ def value_up(op: Any, step: Step, o_latent: Array, kv_b: Array, gate: Array | No
 
 MEANINGS: dict[Any, Any] = {
     dialect.LatentWrite: latent_write,
-    dialect.Expand: expand,
+    dialect.Gather: gather,
     dialect.Prefill: prefill,
     dialect.AbsorbQ: absorb_q,
     dialect.Decode: decode,

@@ -21,11 +21,13 @@ Array = NDArray[Any]
 
 
 def mix_norm(
-    op: Any, step: Step, running: Array, query: Array, norm: Array, out_norm: Array,
-    snapshots: list[Array], addend: Array | None,
+    op: Any, step: Step, running: Array, out_norm: Array, snapshots: list[Array],
+    query: Array | None, norm: Array | None, addend: Array | None,
 ) -> tuple[Array, Array]:  # fmt: skip
     new_sum = running if addend is None else running + addend
-    mix = attn_res_mix([*snapshots, new_sum], norm, query, op.eps.value)
+    mix, eps = new_sum, optional(op, "eps")
+    if norm is not None and query is not None and eps is not None:
+        mix = attn_res_mix([*snapshots, new_sum], norm, query, eps)
     return new_sum, rms_norm(mix, out_norm, op.out_eps.value)
 
 
