@@ -1,0 +1,65 @@
+"""Schedules: block sizes, warps and pipeline stages by (family, shape bucket, target), from data files.
+
+``targets/<vendor>/schedules/*.json`` hold lists of entries::
+
+    {"family": "gemm", "targets": ["h200"], "when": {"rows": [1, 64]}, "set": {"block_m": 64, "num_warps": 4}}
+
+``targets`` may be left out (every target of the vendor), and so may ``when``: a parameter equals a value, or lies in
+an inclusive ``[low, high]`` where null is open. Of the entries that fit the most special one wins key by key: later
+files of the sorted names over earlier ones, later entries over earlier ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from k3compiler.targets.base import Kind, find_target
+
+VENDORS: Mapping[Kind, str] = {"cuda": "nvidia", "hip": "amd", "cpu": "cpu"}
+LAUNCH_KEYS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "matrix_instr_nonkdim")
+ANY_FAMILY = "*"
+
+
+def schedule_for(family: str, params: Mapping[str, Any], target: str) -> dict[str, Any]:
+    """What the schedule files say about a kernel of ``family`` with the static ``params`` on ``target``.
+
+    Block sizes are in the result under the names that the family's builder takes; warps and stages beside them.
+    """
+    spec = find_target(target)
+    chosen: dict[str, Any] = {}
+    for entry in _entries(VENDORS[spec.kind]):
+        if entry["family"] not in (family, ANY_FAMILY):
+            continue
+        if spec.name not in entry.get("targets", [spec.name]):
+            continue
+        if all(_fits(params.get(k), rule) for k, rule in entry.get("when", {}).items()):
+            chosen.update(entry["set"])
+    return chosen
+
+
+def launch_part(schedule: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that the target's compiler takes; the rest are parameters of the program."""
+    return {k: v for k, v in schedule.items() if k in LAUNCH_KEYS}
+
+
+def block_part(schedule: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that are parameters of the program."""
+    return {k: v for k, v in schedule.items() if k not in LAUNCH_KEYS}
+
+
+def _fits(value: Any, rule: Any) -> bool:
+    if not isinstance(rule, list):
+        return value == rule
+    low, high = rule
+    return value is not None and (low is None or value >= low) and (high is None or value <= high)
+
+
+@lru_cache(maxsize=8)
+def _entries(vendor: str) -> list[dict[str, Any]]:
+    folder = files("k3compiler.targets") / vendor / "schedules"
+    names = sorted(f.name for f in folder.iterdir() if f.name.endswith(".json"))
+    return [entry for name in names for entry in json.loads((folder / name).read_text())]
