@@ -295,7 +295,12 @@ def _bytes(buffer: Buffer) -> Any:
 
 @functools.cache
 def _import_torch() -> Any:
-    return _import(lambda: __import__("torch"), "torch")
+    def load() -> Any:
+        import torch  # pyright: ignore[reportMissingImports]
+
+        return torch
+
+    return _import(load, "torch")
 
 
 @functools.cache

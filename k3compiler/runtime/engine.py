@@ -1,0 +1,429 @@
+"""The engine: prompts in, completions out.
+
+    schedule -> build inputs -> launch a plan -> choose tokens -> book-keeping
+
+One engine serves one package with one set of weights on one device; it is not thread-safe.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from k3compiler import knobs
+from k3compiler.errors import K3Error
+from k3compiler.package.reader import Package
+from k3compiler.package.safetensors_map import CheckpointFiles
+from k3compiler.runtime.cache.manager import CacheManager
+from k3compiler.runtime.device.select import open_device
+from k3compiler.runtime.executor import CacheSizes, Executor, StepOutput, default_sizes
+from k3compiler.runtime.request import FinishReason, Request
+from k3compiler.runtime.sampling import MAX_SEED, SamplingParams, sample
+from k3compiler.runtime.scheduler.fcfs import Batch, FcfsScheduler
+from k3compiler.runtime.step import SamplerRow, SeqChunk
+from k3compiler.runtime.tokenizer import MODEL_FILE, StreamDecoder, Tokenizer
+from k3compiler.runtime.weights import Checkpoint
+
+Prompt = str | Sequence[int]
+
+DEFAULT_CONTEXT_TOKENS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a prompt became. ``tokens`` leave out the stop token; ``text`` needs a tokenizer."""
+
+    prompt_tokens: tuple[int, ...]
+    tokens: tuple[int, ...]
+    text: str | None
+    finish_reason: str  # "stop" or "length"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """One more token of prompt ``index``, or its end.
+
+    ``token`` is None when the event is only the end (a stop token); ``text`` is what became
+    readable with it; ``finish_reason`` is set on the last event of a prompt.
+    """
+
+    index: int
+    token: int | None
+    text: str
+    finish_reason: str | None = None
+
+
+class Engine:
+    """Runs a package.
+
+    Args:
+        package: a package directory, or one already opened.
+        weights: the checkpoint directory it was compiled for (its tokenizer files are used where
+            present), or tensors by name. None is for the null device only.
+        device: ``cpu``, ``cuda``, ``cuda:N``, ``null``; None takes what the package needs.
+        max_context: tokens of prompt and completion at most (default 4096, or the model's own).
+        max_sequences: sequences that run at once.
+        prefill_tokens: prompt tokens per step at most.
+        num_pages: MLA pages of the cache; None makes room for every sequence at full length.
+        segment_chunks: kda chunks per prefill segment; None is one segment per sequence.
+        num_threads: of the CPU device; None asks K3C_NUM_THREADS.
+        allow_nan_scales: accept NaN scale bytes in experts.
+        poison: NaN in memory that nothing wrote (debugging); None asks K3C_POISON.
+        interpret: CPU device, launch kernel by kernel from Python (debugging).
+
+    Raises:
+        K3Error: K3-K..., K3-R... as the parts say; K3-R005 an option out of range.
+    """
+
+    def __init__(
+        self,
+        package: str | Path | Package,
+        weights: str | Path | Checkpoint | None,
+        *,
+        device: str | None = None,
+        max_context: int | None = None,
+        max_sequences: int = 8,
+        prefill_tokens: int = 512,
+        num_pages: int | None = None,
+        segment_chunks: int | None = None,
+        num_threads: int | None = None,
+        allow_nan_scales: bool = False,
+        poison: bool | None = None,
+        interpret: bool = False,
+    ) -> None:
+        self.package = package if isinstance(package, Package) else Package.open(package)
+        self.max_context = self._context(max_context)
+        manifest = self.package.manifest
+        _check_option("max_sequences", max_sequences, 1)
+        _check_option("prefill_tokens", prefill_tokens, manifest.chunk_tokens)
+        _check_option("segment_chunks", segment_chunks, 1)
+        _check_option("num_pages", num_pages, 2)
+        _check_option("num_threads", num_threads, 1)
+        opened = open_device(device, manifest.target, num_threads=num_threads, interpret=interpret)
+        if weights is None and opened.name != "null":
+            raise _bad_option("weights", "a checkpoint directory", "None")
+        self.executor = Executor(
+            self.package,
+            opened,
+            CheckpointFiles(weights) if isinstance(weights, str | Path) else weights,
+            self._sizes(max_sequences, num_pages),
+            segment_chunks=segment_chunks,
+            max_decode_rows=max_sequences,
+            allow_nan_scales=allow_nan_scales,
+            poison=knobs.POISON.get() if poison is None else poison,
+        )
+        self.cache = self._make_cache()
+        self.scheduler = FcfsScheduler(
+            self.cache,
+            prefill_tokens=prefill_tokens,
+            decode_rows=self.executor.buckets[-1],
+            chunk_tokens=manifest.chunk_tokens,
+        )
+        self._tokenizer_files = Path(weights) if isinstance(weights, str | Path) else None
+        self._tokenizer: Tokenizer | None = None
+        self._ids = itertools.count()
+
+    def _context(self, max_context: int | None) -> int:
+        limit = self.package.manifest.config.max_context
+        chosen = min(DEFAULT_CONTEXT_TOKENS, limit) if max_context is None else max_context
+        if not 2 <= chosen <= limit:
+            raise _bad_option("max_context", f"2..{limit} (the model's)", str(chosen))
+        return chosen
+
+    def _sizes(self, max_sequences: int, num_pages: int | None) -> CacheSizes:
+        page_tokens = self.package.manifest.page_tokens
+        sizes = default_sizes(
+            max_context=self.max_context, max_sequences=max_sequences, page_tokens=page_tokens
+        )
+        if num_pages is None:
+            return sizes
+        return CacheSizes(num_pages, sizes.num_slots, sizes.page_columns)
+
+    def _make_cache(self) -> CacheManager:
+        sizes = self.executor.sizes
+        return CacheManager(
+            num_pages=sizes.num_pages,
+            num_slots=sizes.num_slots,
+            page_tokens=self.package.manifest.page_tokens,
+        )
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The checkpoint's tokenizer.
+
+        Raises:
+            K3Error: K3-R008 where it has none.
+        """
+        if self._tokenizer is None:
+            if self._tokenizer_files is None:
+                raise K3Error(
+                    "K3-R008",
+                    where="engine",
+                    expected="weights given as a directory with tokenizer files",
+                    found="tensors only",
+                    hint="pass token ids instead of text",
+                )
+            vocab = self.executor.vocab_size
+            self._tokenizer = Tokenizer(self._tokenizer_files, vocab_size=vocab)
+        return self._tokenizer
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the weights come with tokenizer files."""
+        files = self._tokenizer_files
+        return files is not None and (files / MODEL_FILE).is_file()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Complete every prompt; results are in the order of the prompts.
+
+        Args:
+            prompts: one prompt or several, each text or token ids.
+            params: for all prompts, or one per prompt; None is greedy.
+
+        Raises:
+            K3Error: K3-R003 a prompt that cannot run, K3-R008 text without a tokenizer.
+        """
+        requests = self._requests(prompts, params)
+        for _ in self._drive(requests):
+            pass
+        return [self._completion(request) for request in requests]
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[StreamEvent]:
+        """Complete every prompt, yielding each token as it is chosen.
+
+        Leaving the iterator early aborts what is unfinished.
+        """
+        requests = self._requests(prompts, params)
+        index = {request: i for i, request in enumerate(requests)}
+        decoders = [StreamDecoder(self.tokenizer) for _ in requests] if self.has_tokenizer else []
+        try:
+            for request, token in self._drive(requests):
+                at = index[request]
+                yield _event(at, request, token, decoders[at] if decoders else None)
+        finally:
+            for request in requests:
+                self.scheduler.abort(request)
+
+    def logits(
+        self, tokens: Sequence[int], *, chunks: Sequence[int] | None = None
+    ) -> NDArray[np.float32]:
+        """The logits at every position of one sequence.
+
+        Shapes: ``[tokens, vocab] f32``; row i predicts token i + 1.
+
+        Args:
+            tokens: token ids.
+            chunks: tokens per step; 1 is the decode plan (also from an empty state), more is the
+                prefill plan; the last one repeats until the tokens are used up. None is one prefill.
+
+        Raises:
+            K3Error: K3-R003, K3-R005.
+        """
+        ids = self._check_ids(list(tokens), room=0)
+        sizes = _chunk_sizes(len(ids), chunks)
+        sequence = self.cache.open(len(ids))
+        assert sequence is not None, "logits() runs beside nothing else"
+        rows: list[NDArray[np.float32]] = []
+        try:
+            for size in sizes:
+                start = sequence.context_tokens
+                self.cache.grow(sequence, start + size)
+                part = ids[start : start + size]
+                chunk = SeqChunk(part, start, sequence.slot, sequence.pages, "all")
+                run = self.executor.decode if size == 1 else self.executor.prefill
+                output = run([chunk], want_logits=True).logits
+                assert output is not None
+                rows.append(output)
+                sequence.context_tokens += size
+        finally:
+            self.cache.close(sequence)
+        return np.concatenate(rows)
+
+    def close(self) -> None:
+        """Give back threads and device modules."""
+        self.executor.close()
+
+    # -- requests
+
+    def _requests(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> list[Request]:
+        many = _as_list(prompts)
+        if params is None or isinstance(params, SamplingParams):
+            each = [params or SamplingParams()] * len(many)
+        else:
+            each = list(params)
+        if len(each) != len(many):
+            raise _bad_option("params", f"one, or {len(many)} of them", f"{len(each)}")
+        return [self._request(p, q) for p, q in zip(many, each, strict=True)]
+
+    def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        self._check_ids(ids, room=1)
+        max_tokens = min(len(ids) + params.max_tokens, self.max_context)
+        if not self.cache.can_ever_open(max_tokens):
+            room = self.cache.pages.num_usable * self.cache.page_tokens
+            raise _bad_prompt(f"prompt and completion of at most {room} tokens", f"{max_tokens}")
+        end = self.package.manifest.config.eos_id
+        stops = set(params.stop_ids)
+        if end is not None and not params.ignore_eos:
+            stops.add(end)
+        seed = secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed
+        return Request(next(self._ids), tuple(ids), params, max_tokens, seed, frozenset(stops))
+
+    def _check_ids(self, ids: list[int], *, room: int) -> list[int]:
+        vocab = self.executor.vocab_size
+        if not ids:
+            raise _bad_prompt("at least one token", "an empty prompt")
+        if len(ids) + room > self.max_context:
+            expected = f"at most {self.max_context - room} tokens (max_context)"
+            raise _bad_prompt(expected, f"{len(ids)} tokens", "raise max_context, or shorten it")
+        outside = next((i for i in ids if not 0 <= i < vocab), None)
+        if outside is not None:
+            raise _bad_prompt(f"token ids in 0..{vocab - 1}", f"{outside}")
+        return ids
+
+    # -- steps
+
+    def _drive(self, requests: Sequence[Request]) -> Iterator[tuple[Request, int | None]]:
+        """Run steps until ``requests`` are done; yields each with every token it gets."""
+        for request in requests:
+            self.scheduler.add(request)
+        while any(request.finish is None for request in requests):
+            yield from self.step()
+
+    def step(self) -> list[tuple[Request, int | None]]:
+        """One step: every batch the scheduler has, then book-keeping.
+
+        Returns:
+            Requests that got a token (None where it was a stop token), in order.
+        """
+        chosen: list[tuple[Request, int | None]] = []
+        for batch in self.scheduler.schedule():
+            chosen.extend(self._run_batch(batch))
+        self.scheduler.retire()
+        return chosen
+
+    def _run_batch(self, batch: Batch) -> Iterator[tuple[Request, int | None]]:
+        pairs = list(zip(batch.requests, batch.num_tokens, strict=True))
+        chunks = [_seq_chunk(request, count) for request, count in pairs]
+        sampled = [r for r, c in zip(batch.requests, chunks, strict=True) if c.logits == "last"]
+        want_logits = any(not request.params.is_greedy for request in sampled)
+        run = self.executor.decode if batch.phase == "decode" else self.executor.prefill
+        output = run(chunks, want_logits=want_logits)
+        for request, count in pairs:
+            assert request.cache is not None
+            request.cache.context_tokens += count
+        for row, request in enumerate(sampled):
+            before = len(request.outputs)
+            request.accept(_choose(request, output, row))
+            yield request, request.outputs[-1] if len(request.outputs) > before else None
+
+    def _completion(self, request: Request) -> Completion:
+        assert request.finish is not None
+        text = self.tokenizer.decode(request.outputs) if self.has_tokenizer else None
+        return Completion(request.prompt, tuple(request.outputs), text, request.finish.value)
+
+
+def _seq_chunk(request: Request, count: int) -> SeqChunk:
+    assert request.cache is not None, "a scheduled request has a cache"
+    context = request.cache.context_tokens
+    params, is_last = request.params, context + count == request.num_tokens
+    temperature = 0.0 if params.is_greedy else params.temperature
+    sampler = SamplerRow(
+        temperature, params.top_k, params.top_p, request.seed, len(request.outputs)
+    )
+    return SeqChunk(
+        request.uncached(count),
+        context,
+        request.cache.slot,
+        request.cache.pages,
+        "last" if is_last else "none",
+        sampler=sampler,
+    )
+
+
+def _choose(request: Request, output: StepOutput, row: int) -> int:
+    """The plan's own argmax for greedy requests, host sampling for the others."""
+    if request.params.is_greedy and output.next_token is not None:
+        return int(output.next_token[row])
+    assert output.logits is not None, "a sampled row needs logits"
+    logits = output.logits[row]
+    return sample(logits, request.params, seed=request.seed, step=len(request.outputs))
+
+
+def _event(
+    index: int, request: Request, token: int | None, decoder: StreamDecoder | None
+) -> StreamEvent:
+    reason = None if request.finish is None else request.finish.value
+    text = ""
+    if decoder is not None:
+        text = "" if token is None else decoder.push(token)
+        text += decoder.finish() if reason is not None else ""
+    return StreamEvent(index, token, text, reason)
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt (text, or a flat list of ids) or several, as a list."""
+    if isinstance(prompts, str):
+        return [prompts]
+    items: list[str | int | Sequence[int]] = list(prompts)
+    ids = [int(item) for item in items if isinstance(item, int | np.integer)]
+    if len(ids) == len(items):
+        return [ids]
+    if ids:
+        raise _bad_prompt("text, ids, or a list of those", "ids and prompts mixed")
+    return [_as_prompt(item) for item in items if not isinstance(item, int)]
+
+
+def _as_prompt(item: str | Sequence[int]) -> Prompt:
+    return item if isinstance(item, str) else [int(i) for i in item]
+
+
+def _chunk_sizes(total: int, chunks: Sequence[int] | None) -> list[int]:
+    """Chunk sizes that sum to ``total``; the last one given repeats (and is cut at the end)."""
+    if chunks is None:
+        return [total]
+    if not chunks or min(chunks) < 1:
+        raise _bad_option("chunks", "sizes of at least 1", str(list(chunks)))
+    sizes: list[int] = []
+    for size in itertools.chain(chunks, itertools.repeat(chunks[-1])):
+        left = total - sum(sizes)
+        if left == 0:
+            break
+        sizes.append(min(size, left))
+    if sum(chunks) > total and len(chunks) > len(sizes):
+        raise _bad_option("chunks", f"sizes that sum to {total}", f"{sum(chunks)}")
+    return sizes
+
+
+def _check_option(name: str, value: int | None, least: int) -> None:
+    if value is not None and value < least:
+        raise _bad_option(name, f"at least {least}", str(value))
+
+
+def _bad_option(name: str, expected: str, found: str) -> K3Error:
+    return K3Error("K3-R005", where=name, expected=expected, found=found)
+
+
+def _bad_prompt(expected: str, found: str, hint: str = "") -> K3Error:
+    return K3Error("K3-R003", where="prompt", expected=expected, found=found, hint=hint)
+
+
+__all__ = ["Completion", "Engine", "FinishReason", "SamplingParams", "StreamEvent"]

@@ -1,0 +1,210 @@
+"""A package and its weights on one device: runs step inputs, returns logits.
+
+owned here      parameters, caches (state buffers)
+owned by plans  inputs, workspace, outputs (PlanRunner)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from k3compiler.dtypes import numpy_dtype
+from k3compiler.errors import K3Error
+from k3compiler.package.expr import cdiv, evaluate
+from k3compiler.package.manifest import Phase
+from k3compiler.package.reader import Package
+from k3compiler.runtime.device.base import Buffer, Device, TensorRef
+from k3compiler.runtime.plan_runner import POISON_BYTE, PlanRunner
+from k3compiler.runtime.state import StateRecord, state_records
+from k3compiler.runtime.step import SeqChunk, StepInputs, build_decode, build_prefill
+from k3compiler.runtime.weights import Checkpoint, WeightLoader, param_bytes
+
+LOGITS, NEXT_TOKEN = "logits", "next_token"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSizes:
+    """What the state buffers hold, trash page and slot included.
+
+    ``page_columns`` is ``P``: pages per sequence, from the longest context; it never changes, so
+    that neither shapes nor results depend on who else is in the batch.
+    """
+
+    num_pages: int
+    num_slots: int
+    page_columns: int
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        return {"PAGES": self.num_pages, "SLOTS": self.num_slots}
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """Results of a step, one row per token that wanted logits, in order.
+
+    Shapes: ``next_token [R] i32`` (greedy, or what the plan's sampler chose), None where the plan
+    has none; ``logits [R, vocab] f32``, None unless asked for.
+    """
+
+    next_token: NDArray[np.int32] | None
+    logits: NDArray[np.float32] | None
+
+
+class Executor:
+    """Loads weights and runs the prefill and decode plans.
+
+    Args:
+        package: opened package; ``device`` will load its kernels.
+        checkpoint: weights; None only on the null device, whose parameters are then zero.
+        sizes: of the caches.
+        segment_chunks: kda chunks per segment in prefill; None is one segment per sequence.
+        max_decode_rows: sequences per decode launch at most.
+        poison: NaN in workspace before each step and in unowned cache memory from the start.
+
+    Raises:
+        K3Error: K3-R001, K3-R002 (weights), K3-R007 (several ranks), K3-K009, K3-R009 (device).
+    """
+
+    def __init__(
+        self,
+        package: Package,
+        device: Device,
+        checkpoint: Checkpoint | None,
+        sizes: CacheSizes,
+        *,
+        segment_chunks: int | None = None,
+        max_decode_rows: int = 1,
+        allow_nan_scales: bool = False,
+        poison: bool = False,
+    ) -> None:
+        manifest = package.manifest
+        _check_ranks(package)
+        device.load(package)
+        self.package, self.device, self.sizes = package, device, sizes
+        self._segment_chunks = segment_chunks
+        self._constants = {**sizes.symbols, "rank": 0}
+        self._fixed = self._load_weights(checkpoint, allow_nan_scales)
+        self._fixed |= self._make_state(poison)
+        kernels = {k.symbol: k for k in manifest.kernels}
+        self._runners = {
+            phase: PlanRunner(device, plan, kernels, self._fixed, self._constants, poison=poison)
+            for phase, plan in package.plans.items()
+        }
+        self.buckets = self._decode_buckets(max_decode_rows)
+        rows = self.buckets[-1]
+        decode = {"T": rows, "S": rows, "R": rows, "P": sizes.page_columns}
+        self._runners["decode"].reserve(decode)
+
+    def _decode_buckets(self, max_rows: int) -> tuple[int, ...]:
+        """Row counts that decode runs at: buckets, or any count where nothing is gained by them."""
+        if self.device.exact_rows:
+            return tuple(range(1, max_rows + 1))
+        known = sorted(self.package.manifest.decode_buckets)
+        enough = next((b for b in known if b >= max_rows), known[-1])
+        return tuple(b for b in known if b <= enough)
+
+    def _load_weights(
+        self, checkpoint: Checkpoint | None, allow_nan_scales: bool
+    ) -> dict[str, TensorRef]:
+        loader = None
+        if checkpoint is not None:
+            loader = WeightLoader(checkpoint, allow_nan_scales=allow_nan_scales)
+            loader.check(self.package.weights)
+        params: dict[str, TensorRef] = {}
+        for param in self.package.weights.params:
+            buffer = self.device.allocate(param_bytes(param), fill=None if loader else 0)
+            if loader is not None:
+                host = np.empty(param.shape, numpy_dtype(param.dtype))
+                loader.load(param, host)
+                self.device.upload(buffer, host)
+            params[f"w:{param.name}"] = TensorRef(buffer, param.dtype, param.shape)
+        return params
+
+    def _make_state(self, poison: bool) -> dict[str, TensorRef]:
+        records = state_records(self.package.manifest, self.package.plans.values())
+        return {name: self._make_one(record, poison) for name, record in records.items()}
+
+    def _make_one(self, record: StateRecord, poison: bool) -> TensorRef:
+        shape = tuple(evaluate(extent, self._constants) for extent in record.shape)
+        fill = POISON_BYTE if poison else 0
+        buffer: Buffer = self.device.allocate(record.num_bytes(self._constants), fill=fill)
+        return TensorRef(buffer, record.dtype, shape)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.package.manifest.config.vocab_size
+
+    @property
+    def state(self) -> Mapping[str, TensorRef]:
+        """The cache buffers by name, for checks and transfers."""
+        return {n: ref for n, ref in self._fixed.items() if not n.startswith("w:")}
+
+    def runner(self, phase: Phase) -> PlanRunner:
+        """The bound plan of a phase, for checks and timing."""
+        return self._runners[phase]
+
+    def prefill(self, chunks: Sequence[SeqChunk], *, want_logits: bool) -> StepOutput:
+        """Feed the new tokens of every chunk through the prefill plan."""
+        step = build_prefill(
+            chunks,
+            page_columns=self.sizes.page_columns,
+            page_tokens=self.package.manifest.page_tokens,
+            chunk_tokens=self.package.manifest.chunk_tokens,
+            segment_chunks=self._segment_chunks,
+        )
+        return self._run("prefill", step, step.symbols["R"], want_logits)
+
+    def decode(self, chunks: Sequence[SeqChunk], *, want_logits: bool) -> StepOutput:
+        """Feed one token of every sequence through the decode plan."""
+        rows = next(b for b in self.buckets if b >= len(chunks))
+        step = build_decode(
+            chunks,
+            page_columns=self.sizes.page_columns,
+            page_tokens=self.package.manifest.page_tokens,
+            num_rows=rows,
+        )
+        return self._run("decode", step, len(chunks), want_logits)
+
+    def _run(self, phase: Phase, step: StepInputs, rows: int, want_logits: bool) -> StepOutput:
+        runner = self._runners[phase]
+        has_token = NEXT_TOKEN in runner.plan.outputs
+        fetch = [NEXT_TOKEN] if has_token else []
+        if want_logits or not has_token:
+            fetch.append(LOGITS)
+        found = runner.run(step, fetch if rows else [])
+        if not rows:
+            return StepOutput(None, None)
+        logits: NDArray[Any] | None = found.get(LOGITS)
+        if logits is not None:
+            logits = logits[:rows].astype(np.float32)
+        tokens = found[NEXT_TOKEN][:rows] if has_token else None
+        return StepOutput(tokens, logits)
+
+    def close(self) -> None:
+        """Give back the device's threads and modules."""
+        self.device.close()
+
+
+def _check_ranks(package: Package) -> None:
+    tp = package.manifest.parallel.tp
+    if tp == 1 and package.manifest.parallel.ep == 1:
+        return
+    raise K3Error(
+        "K3-R007",
+        where=str(package.path),
+        expected="a package for one rank (--tp 1 --ep 1)",
+        found=f"tp {tp}, ep {package.manifest.parallel.ep}",
+        hint="compile with --tp 1, or verify and bench the kernels of this package alone",
+    )
+
+
+def default_sizes(*, max_context: int, max_sequences: int, page_tokens: int) -> CacheSizes:
+    """Room for ``max_sequences`` of ``max_context`` tokens each, and the trash page and slot."""
+    columns = cdiv(max_context, page_tokens)
+    return CacheSizes(max_sequences * columns + 1, max_sequences + 1, columns)
