@@ -33,6 +33,12 @@ CASES: dict[str, str] = {
     "rms_norm": "k3compiler.check.cases.norm:rms_norm",
     "kda_decode": "k3compiler.check.cases.kda_decode:kda_decode",
     "moe_topk": "k3compiler.check.cases.moe_route:moe_topk",
+    "kda_inputs": "k3compiler.check.cases.kda_prefill:kda_inputs",
+    "kda_conv_state": "k3compiler.check.cases.kda_prefill:kda_conv_state",
+    "kda_prepare": "k3compiler.check.cases.kda_prefill:kda_prepare",
+    "kda_segment_maps": "k3compiler.check.cases.kda_prefill:kda_segment_maps",
+    "kda_scan": "k3compiler.check.cases.kda_prefill:kda_scan",
+    "kda_output": "k3compiler.check.cases.kda_prefill:kda_output",
 }
 
 MEMORY = {

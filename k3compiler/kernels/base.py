@@ -31,6 +31,12 @@ FAMILIES: dict[str, str] = {
     "rms_norm": "k3compiler.kernels.norm:rms_norm",
     "kda_decode": "k3compiler.kernels.kda_decode:kda_decode",
     "moe_topk": "k3compiler.kernels.moe_route:moe_topk",
+    "kda_inputs": "k3compiler.kernels.kda_inputs:kda_inputs",
+    "kda_conv_state": "k3compiler.kernels.kda_inputs:kda_conv_state",
+    "kda_prepare": "k3compiler.kernels.kda_prepare:kda_prepare",
+    "kda_segment_maps": "k3compiler.kernels.kda_segments:kda_segment_maps",
+    "kda_scan": "k3compiler.kernels.kda_segments:kda_scan",
+    "kda_output": "k3compiler.kernels.kda_output:kda_output",
 }
 
 

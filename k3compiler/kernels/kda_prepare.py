@@ -1,0 +1,228 @@
+"""KDA prefill, second launch: everything of a chunk that does not need the state.
+
+The scores need ``e^(G_i - G_j)`` between two tokens, which a matrix product must split into two factors.
+Which reference keeps both factors finite, by how far apart the tokens are (rows of 16, ``c`` from earlier
+tokens only, so that later tokens never change earlier outputs):
+
+    tokens i, j in          bounded gate (L >= -5)            softplus gate
+    different halves of 32  e^(G_i-c) e^(c-G_j), c = G_31     the same
+    one half                c = G_-1 + 16 L: within e^+-80    blocks of 16: c = G_15 (G_47), exponents <= 0
+    one block of 16         as the half                       token by token, exponent <= 0
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from k3compiler.dialects.tile.builder import Buffer, Program
+from k3compiler.dialects.tile.values import Tile, dot, exp, minimum, where
+from k3compiler.kernels.kda_math import CHUNK_TOKENS as C
+
+SUB = 16
+HALF = 32
+# e^LIFT on both factors keeps e^-80 k clear of the subnormals; e^(80 + LIFT) is still finite
+LIFT = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """One chunk's rows ``start .. end`` of head ``h``, and the index vectors of its tiles."""
+
+    k_dim: int
+    block_k: int
+    precision: str
+    q: Buffer
+    k: Buffer
+    g: Buffer
+    start: Tile
+    end: Tile
+    h: Tile
+    row: Tile  # [C]
+
+    def keys(self, buffer: Buffer, d0: int) -> Tile:
+        """``[C, block_k]`` f32, zeros behind the chunk's end."""
+        spans = dict(dims=(0, 2), limits=(self.end, self.k_dim))
+        return buffer.load((self.start, self.h, d0), (C, self.block_k), **spans).to("f32")
+
+    def total(self, d0: int, row: int = C - 1) -> Tile:
+        """G at a row as ``[1, block_k]``; rows behind the end have the last token's."""
+        last = minimum(self.start + row, self.end - 1)
+        return self.g.load((last, self.h, d0), (self.block_k,), limits=(self.k_dim,)).expand(0)
+
+    def gate(self, d0: int) -> Tile:
+        """G ``[C, block_k]``; rows behind the end have the last token's, so that they decay nothing."""
+        inside = (self.row + self.start < self.end).expand(1)
+        return where(inside, self.keys(self.g, d0), self.total(d0))
+
+    def in_second_half(self) -> Tile:
+        return (self.row >= HALF).expand(1)
+
+    def product(self, left: Tile, right: Tile, acc: Tile) -> Tile:
+        """``acc + left rightᵀ``."""
+        return dot(left, right.T, acc, precision=self.precision)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """Sums over channels, one pair of tiles per distance class: ``k kᵀ`` and ``q kᵀ`` with their decay."""
+
+    kk: tuple[Tile, ...]
+    qk: tuple[Tile, ...]
+
+
+def _split_products(
+    c: _Chunk, q: Tile, k: Tile, up: Tile, down: Tile, acc: tuple[Tile, Tile]
+) -> tuple[Tile, Tile]:
+    right = k * down
+    return c.product(k * up, right, acc[0]), c.product(q * up, right, acc[1])
+
+
+def _across(
+    c: _Chunk, q: Tile, k: Tile, g: Tile, reference: Tile, acc: tuple[Tile, Tile]
+) -> tuple[Tile, Tile]:
+    """Pairs on two sides of the reference row: both exponents are <= 0 there (and capped elsewhere)."""
+    up, down = exp(minimum(g - reference, 0.0)), exp(minimum(reference - g, 0.0))
+    return _split_products(c, q, k, up, down, acc)
+
+
+def _bounded_scores(p: Program, c: _Chunk, lower_bound: float) -> tuple[Tile, Tile]:
+    """``(k kᵀ, q kᵀ)`` with decay for i >= j; above the diagonal anything."""
+    far = near = (p.zeros((C, C)), p.zeros((C, C)))
+    for d0 in range(0, c.k_dim, c.block_k):
+        q, k, g = c.keys(c.q, d0), c.keys(c.k, d0), c.gate(d0)
+        middle = c.total(d0, HALF - 1)
+        far = _across(c, q, k, g, middle, far)
+        centre = where(c.in_second_half(), middle, 0.0) + SUB * lower_bound
+        near = _split_products(c, q, k, exp(g - centre + LIFT), exp(centre - g + LIFT), near)
+    same = _same_block(c, HALF)
+    unlift = math.exp(-2 * LIFT)
+    return where(same, near[0] * unlift, far[0]), where(same, near[1] * unlift, far[1])
+
+
+def _unbounded_scores(p: Program, c: _Chunk) -> tuple[Tile, Tile]:
+    """As :func:`_bounded_scores`, without any bound on the decay."""
+    zero = p.zeros((C, C))
+    far, middle, near = (zero, zero), (zero, zero), (zero, zero)
+    for d0 in range(0, c.k_dim, c.block_k):
+        q, k, g = c.keys(c.q, d0), c.keys(c.k, d0), c.gate(d0)
+        far = _across(c, q, k, g, c.total(d0, HALF - 1), far)
+        quarter = where(c.in_second_half(), c.total(d0, HALF + SUB - 1), c.total(d0, SUB - 1))
+        middle = _across(c, q, k, g, quarter, middle)
+        near = _pairwise(p, c, d0, (q, k, g), near)
+    sub, half = _same_block(c, SUB), _same_block(c, HALF)
+    kk, qk = (where(sub, near[i], where(half, middle[i], far[i])) for i in (0, 1))
+    return kk, qk
+
+
+def _pairwise(
+    p: Program, c: _Chunk, d0: int, own: tuple[Tile, Tile, Tile], acc: tuple[Tile, Tile]
+) -> tuple[Tile, Tile]:
+    """Within blocks of 16: column j of every block against its row tokens, in f32."""
+    q, k, g = own
+    block_start = c.row - c.row % SUB
+    spans = dict(dims=(0, 2), limits=(c.end, c.k_dim))
+    with p.loop(0, SUB, carry=acc) as (j, (kk, qk)):
+        column = block_start + j
+        at, shape = (0, c.h, d0), (C, c.block_k)
+        k_j = c.k.load(at, shape, rows=column + c.start, **spans).to("f32")
+        g_j = c.g.load(at, shape, rows=column + c.start, **spans)
+        decayed = k_j * exp(minimum(g - g_j, 0.0))
+        here = p.arange(C).expand(0).eq(column.expand(1))
+        p.yield_(
+            kk + where(here, (k * decayed).sum(1).expand(1), 0.0),
+            qk + where(here, (q * decayed).sum(1).expand(1), 0.0),
+        )
+    kk, qk = p.results()
+    return kk, qk
+
+
+def _same_block(c: _Chunk, size: int) -> Tile:
+    """Whether row and column lie in one block of ``size`` tokens, i1 ``[C, C]``."""
+    block = c.row // size
+    return block.expand(1).eq(block.expand(0))
+
+
+def _unit_lower_inverse(p: Program, a: Tile, row: Tile, precision: str) -> Tile:
+    """``(I + a)⁻¹`` of a strictly lower ``[C, C]``.
+
+    With a = N + F, N its blocks of 16 on the diagonal: D = (I + N)⁻¹ by substitution, one column after the
+    other in all blocks at once, and ``I + a = D⁻¹ (I + X)`` with X = D F, X⁴ = 0: the inverse is (I - X)(I + X²) D.
+    """
+    i, j = row.expand(1), row.expand(0)
+    same = (row // SUB).expand(1).eq((row // SUB).expand(0))
+    one = where(i.eq(j), 1.0, p.zeros((C, C)))
+    row_in_block, column_base = row % SUB, row - row % SUB
+    with p.loop(0, SUB - 1, carry=[one]) as (n, (d,)):
+        pivot = column_base + n
+        factor = where(j.eq(pivot.expand(1)), a, 0.0).sum(1)  # a[i, pivot of i's block]
+        pivot_row = where(i.eq(pivot.expand(0)), d, 0.0).sum(0)  # d[pivot of j's block, j]
+        below = same & (row_in_block > n).expand(1)
+        p.yield_(d - where(below, factor.expand(1) * pivot_row.expand(0), 0.0))
+    (d,) = p.results()
+    x = dot(d, where(same, 0.0, a), precision=precision)
+    x2 = dot(x, x, precision=precision)
+    merge = dot(-x, x2, one - x + x2, precision=precision)
+    return dot(merge, d, precision=precision)
+
+
+def kda_prepare(
+    p: Program,
+    *,
+    heads: int,
+    k_dim: int,
+    v_dim: int,
+    block_k: int,
+    block_v: int,
+    lower_bound: float | None,
+    dtype: str,
+    precision: str,
+    inverse_precision: str,
+) -> None:
+    """A, M, ``(I + A)⁻¹``, and what the later launches read. One program per (head, chunk).
+
+    ``block_k`` and ``block_v`` are the channels worked on at a time. ``precision`` is that of the scores and of
+    w and u, ``inverse_precision`` that of the inverse's merge. Rows behind the chunk's end come out as zeros.
+
+    Shapes: q, k ``[T, H, Dk]``, v ``[T, H, Dv]``, g ``[T, H, Dk]`` f32 (cumulative in the chunk), beta ``[T, H]`` f32
+    -> w ``[NC, H, C, Dk]`` (**negated**: -Tm (beta k e^G)), u ``[NC, H, Dv, C]`` (**transposed**),
+    q_decayed = q e^G and k_tail = k e^(G_C - G) ``[NC, H, C, Dk]``, m ``[NC, H, C, C]``, gamma = e^G_C
+    ``[NC, H, Dk]`` f32. Source: spec 3.7.
+    """
+    q = p.buffer("q", dtype, ("T", heads, k_dim))
+    k = p.buffer("k", dtype, ("T", heads, k_dim))
+    v = p.buffer("v", dtype, ("T", heads, v_dim))
+    g = p.buffer("g", "f32", ("T", heads, k_dim))
+    beta = p.buffer("beta", "f32", ("T", heads))
+    chunk_start = p.buffer("chunk_start", "i32", ("NC",))
+    chunk_end = p.buffer("chunk_end", "i32", ("NC",))
+    w = p.buffer("w", dtype, ("NC", heads, C, k_dim), "w")
+    u = p.buffer("u", dtype, ("NC", heads, v_dim, C), "w")
+    q_decayed = p.buffer("q_decayed", dtype, ("NC", heads, C, k_dim), "w")
+    k_tail = p.buffer("k_tail", dtype, ("NC", heads, C, k_dim), "w")
+    m = p.buffer("m", dtype, ("NC", heads, C, C), "w")
+    gamma = p.buffer("gamma", "f32", ("NC", heads, k_dim), "w")
+    h, n = p.program_id(0), p.program_id(1)
+    start, end, row = chunk_start.load((n,)), chunk_end.load((n,)), p.arange(C)
+    c = _Chunk(k_dim, block_k, precision, q, k, g, start, end, h, row)
+
+    for d0 in range(0, k_dim, block_k):
+        gate, total = c.gate(d0), c.total(d0)
+        q_decayed.store((n, h, 0, d0), (c.keys(q, d0) * exp(gate)).to(dtype))
+        k_tail.store((n, h, 0, d0), (c.keys(k, d0) * exp(total - gate)).to(dtype))
+        gamma.store((n, h, d0), exp(total).reshape(block_k))
+
+    scores = _unbounded_scores(p, c) if lower_bound is None else _bounded_scores(p, c, lower_bound)
+    i, j = row.expand(1), row.expand(0)
+    m.store((n, h, 0, 0), where(i >= j, scores[1], 0.0).to(dtype))
+    rate = beta.load((start, h), (C,), dims=[0], limits=(end,))
+    a = where(i > j, scores[0] * rate.expand(1), 0.0)
+    transform = _unit_lower_inverse(p, a, row, inverse_precision) * rate.expand(0)
+
+    for d0 in range(0, k_dim, block_k):
+        decayed = c.keys(k, d0) * exp(c.gate(d0))
+        w.store((n, h, 0, d0), (-dot(transform, decayed, precision=precision)).to(dtype))
+    for d0 in range(0, v_dim, block_v):
+        values = v.load((start, h, d0), (C, block_v), dims=(0, 2), limits=(end, v_dim)).to("f32")
+        u.store((n, h, d0, 0), dot(values.T, transform.T, precision=precision).to(dtype))
+    p.grid(heads, "NC")
