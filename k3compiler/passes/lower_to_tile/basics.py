@@ -30,7 +30,7 @@ def columns_of(value: Any) -> int:
     return width
 
 
-def result(plan: PlanBuilder, value: Any, hint: str, rows: Expr, *inner: int) -> Ref:
+def result(plan: PlanBuilder, value: Any, hint: str, rows: Expr, *inner: Expr) -> Ref:
     """A fresh buffer for a result with ``rows`` rows (inner extents default to its columns)."""
     return plan.bind(value, plan.workspace(hint, dtype_of(value), rows, *(inner or (columns_of(value),))))
 
@@ -65,7 +65,7 @@ def embed(plan: PlanBuilder, op: Any) -> None:
 def linear(plan: PlanBuilder, op: Any) -> None:
     x, w = plan.ref(op.x), plan.ref(op.weight)
     y = result(plan, op.y, "linear", x.rows)
-    residuals = [plan.ref(r) for r in op.residual]
+    residuals = [] if op.residual is None else [plan.ref(op.residual)]
     dims = {
         "N": w.rows, "K": w.width, "in_cols": x.width, "in_offset": x.offset,
         "epilogue": "add" if residuals else "none", "dtype": x.dtype, "out_dtype": y.dtype,

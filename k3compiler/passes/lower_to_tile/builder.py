@@ -69,7 +69,6 @@ class PlanBuilder:
         self.steps: list[Step] = []
         self.buffers: dict[str, Ref] = {}
         self.inputs: dict[str, None] = {}
-        self.split_sums: dict[str, tuple[Ref, Ref, int]] = {}  # of mla.decode, by its partial sums
         self._refs: dict[Any, Ref] = {}
 
     # -- values ------------------------------------------------------------------------------

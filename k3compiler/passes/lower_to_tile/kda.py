@@ -88,37 +88,35 @@ def prepare(plan: PlanBuilder, op: Any) -> None:
 
 
 def segment_maps(plan: PlanBuilder, op: Any) -> None:
-    w, u = plan.ref(op.w), plan.ref(op.u)
-    heads, v_dim, k_dim = _state_dims_of(op.b)
-    dims = _segment_dims(heads, v_dim, k_dim, w.dtype)
+    """The first segment of a sequence starts from its slot, so this kernel reads the states too."""
+    w, state = plan.ref(op.w), plan.ref(_scan_of(op.b).state)
+    heads, v_dim, k_dim = _state_dims(state)
     arguments = {
-        "w": w, "u": u, "k_tail": plan.ref(op.k_tail), "gamma": plan.ref(op.gamma),
+        "w": w, "u": plan.ref(op.u), "k_tail": plan.ref(op.k_tail), "gamma": plan.ref(op.gamma),
+        "kda_state": state,
         "gamma_seg": result(plan, op.gamma_seg, "gamma_seg", "NS", heads, k_dim),
-        "r": result(plan, op.r, "r", "NS", heads, k_dim, k_dim),
+        "r": plan.bind(op.r, plan.workspace("r", w.dtype, "NS", heads, k_dim, k_dim)),
         "b": result(plan, op.b, "b", "NS", heads, v_dim, k_dim),
     }
+    dims = _head_dims(heads, heads * k_dim, heads * v_dim) | {"dtype": w.dtype}
     plan.launch(origin_of(op), "kda_segment_maps", dims, arguments)
 
 
-def _state_dims_of(value: Any) -> tuple[int, int, int]:
-    heads, v_dim, k_dim = shape(value)[1:]
-    assert heads is not None and v_dim is not None and k_dim is not None
-    return heads, v_dim, k_dim
-
-
-def _segment_dims(heads: int, v_dim: int, k_dim: int, dtype: str) -> dict[str, Any]:
-    return {
-        "heads": heads, "k_dim": k_dim, "v_dim": v_dim, "block_k": power_of_two(k_dim), "dtype": dtype,
-    }
+def _scan_of(value: Any) -> Any:
+    """The kda.scan that a segment map goes to."""
+    return next(use.owner.opview for use in value.uses if use.owner.name == "kda.scan")
 
 
 def scan(plan: PlanBuilder, op: Any) -> None:
     """Start states of all segments. The slots are written by kda.output, which runs the last segments anyway."""
     state = plan.bind(op.new_state, plan.ref(op.state))
-    heads, v_dim, k_dim = _state_dims(state)
-    dims = _segment_dims(heads, v_dim, k_dim, plan.scan_dtype)
+    r, (heads, v_dim, k_dim) = plan.ref(op.r), _state_dims(state)
+    dims = {
+        "heads": heads, "k_dim": k_dim, "v_dim": v_dim, "block_k": power_of_two(k_dim),
+        "dtype": r.dtype, "segmented": True,
+    }
     arguments = {
-        "gamma_seg": plan.ref(op.gamma_seg), "r": plan.ref(op.r), "b": plan.ref(op.b), "kda_state": state,
+        "gamma_seg": plan.ref(op.gamma_seg), "r": r, "b": plan.ref(op.b), "kda_state": state,
         "seg_state": result(plan, op.starts, "starts", "NS", heads, v_dim, k_dim),
     }
     plan.launch(origin_of(op), "kda_scan", dims, arguments)
@@ -127,14 +125,17 @@ def scan(plan: PlanBuilder, op: Any) -> None:
 def output(plan: PlanBuilder, op: Any) -> None:
     """The segments' outputs; also the state after each sequence's last segment, and the checkpoints."""
     w, gate = plan.ref(op.w), plan.ref(op.gate)
-    starts, state = plan.ref(op.starts), plan.ref(op.starts.owner.opview.state)
+    state = plan.ref(op.starts.owner.opview.state)
     heads, v_dim, k_dim = _state_dims(state)
-    dims = _segment_dims(heads, v_dim, k_dim, w.dtype)
-    dims |= {"eps": op.eps.value, "g_cols": gate.width, "gate_offset": gate.offset}
+    dims = _head_dims(heads, heads * k_dim, heads * v_dim)
+    dims |= {
+        "eps": op.eps.value, "dtype": w.dtype, "in_cols": gate.width,
+        "gate_offset": None if gate.whole else gate.offset,
+    }
     names = ("w", "u", "q_decayed", "k_tail", "m", "gamma")
     arguments = {name: plan.ref(getattr(op, name)) for name in names} | {
-        "seg_state": starts, "kda_state": state, "gate": gate, "norm_w": plan.ref(op.norm_weight),
-        "o": result(plan, op.y, "attended", gate.rows),
+        "seg_state": plan.ref(op.starts), "kda_state": state, "gate" if gate.whole else "x": gate,
+        "norm_w": plan.ref(op.norm_weight), "o": result(plan, op.y, "attended", gate.rows),
     }
     plan.launch(origin_of(op), "kda_output", dims, arguments)
 
