@@ -95,7 +95,7 @@ def pack_mxfp4(w: ArrayLike) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """
     values = np.asarray(w, dtype=np.float32)
     scale = _shared_scale(values, E2M1_EMAX)
-    return f32_to_e2m1(_scale_groups(values, 1 / e8m0_to_f32(scale))), scale
+    return f32_to_e2m1(_scale_groups(values, np.float32(1) / e8m0_to_f32(scale))), scale
 
 
 def quantize_mxfp8(x: ArrayLike) -> tuple[Array, NDArray[np.uint8]]:
@@ -107,7 +107,7 @@ def quantize_mxfp8(x: ArrayLike) -> tuple[Array, NDArray[np.uint8]]:
     values = np.asarray(x, dtype=np.float32)
     scale = _shared_scale(values, E4M3_EMAX)
     unit = np.where(scale == SCALE_NAN, np.float32(1), e8m0_to_f32(scale))
-    scaled = np.clip(_scale_groups(values, 1 / unit), -E4M3_MAX, E4M3_MAX)
+    scaled = np.clip(_scale_groups(values, np.float32(1) / unit), -E4M3_MAX, E4M3_MAX)
     return scaled.astype(NUMPY_DTYPES["e4m3"]), scale
 
 
@@ -127,6 +127,6 @@ def _shared_scale(values: NDArray[np.float32], emax: int) -> NDArray[np.uint8]:
     return np.where(finite, biased, SCALE_NAN).astype(np.uint8)
 
 
-def _scale_groups(values: NDArray[np.float32], scale: NDArray[np.float32]) -> NDArray[np.float32]:
+def _scale_groups(values: NDArray[np.float32], scale: Array) -> NDArray[np.float32]:
     grouped = values.reshape(*scale.shape, MX_GROUP)
     return (grouped * scale[..., None]).reshape(values.shape)

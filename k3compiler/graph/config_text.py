@@ -153,8 +153,7 @@ def _read_moe(keys: ConfigKeys, num_layers: int) -> tuple[MoeConfig | None, int]
         expert_dim=keys.take_int("moe_intermediate_size"),
         latent_dim=latent,
         latent_norm=_read_latent_norm(keys, latent),
-        # One chosen expert is not divided by its own score (every implementation agrees).
-        renormalize=keys.take_bool("moe_renormalize", True) and top_k > 1,
+        renormalize=keys.take_bool("moe_renormalize", True),
         scale=keys.take_float("routed_scaling_factor", 1.0),
         expert_format=expert_format,
     )

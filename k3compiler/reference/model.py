@@ -197,8 +197,8 @@ class ReferenceModel:
         return self._linear(latent, f"{name}.q_b_proj")
 
     def _mlp(self, name: str, y: Array) -> Array:
-        parts = (self.weights[f"{name}.{p}_proj.weight"] for p in ("gate", "up", "down"))
-        return moe.gated_mlp(y, *parts, self._act)
+        gate, up, down = (self.weights[f"{name}.{p}_proj.weight"] for p in ("gate", "up", "down"))
+        return moe.gated_mlp(y, gate, up, down, self._act)
 
     def _moe(self, layer: int, y: Array, choices: ExpertChoices) -> Array:
         """Spec section 5; router and shared experts read y, routed experts its latent."""

@@ -52,7 +52,7 @@ def _build(keys: dict[str, Any]) -> Any:
 
 
 def _quantize_experts(model: Any) -> None:
-    import mlx.nn as nn
+    from mlx import nn
 
     nn.quantize(
         model,

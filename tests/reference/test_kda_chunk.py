@@ -82,13 +82,15 @@ def test_keys_that_agree_and_slow_gates() -> None:
 
 def test_without_state() -> None:
     x = operands(40)[:5]
-    assert np.allclose(kda_chunked(*x, None)[0], kda_recurrence(*x, None)[0], atol=1e-14)
+    assert np.allclose(
+        kda_chunked(*x, state=None)[0], kda_recurrence(*x, state=None)[0], atol=1e-14
+    )
 
 
 def test_later_tokens_do_not_reach_earlier_outputs() -> None:
     x = operands(50)
     longer = kda_chunked(*x, chunk_tokens=16)[0]
-    shorter = kda_chunked(*(a[:37] for a in x[:5]), x[5], chunk_tokens=16)[0]
+    shorter = kda_chunked(*(a[:37] for a in x[:5]), state=x[5], chunk_tokens=16)[0]
     assert np.allclose(longer[:37], shorter, atol=1e-15)
 
 
@@ -100,14 +102,14 @@ def test_several_sequences_in_one_batch() -> None:
     starts_b, ends_b = chunk_bounds(33, 5, 16)
     start, end = np.append(starts_a, starts_b + 70), np.append(ends_a, ends_b + 70)
     seg_chunk, seq_seg = np.array([0, 3, 5, len(start)]), np.array([0, 2, 3])
-    prepared = kda_prepare(*both, start, end, 16)
+    prepared = kda_prepare(*both, chunk_start=start, chunk_end=end, chunk_tokens=16)
     maps = kda_segment_maps(prepared, seg_chunk)
     starts, final = kda_scan(maps, np.stack([a[5], b[5]]), seq_seg)
     o, seg_ends = kda_output(prepared, starts, seg_chunk, start, end, 103)
     want = [kda_recurrence(*x) for x in (a, b)]
     assert np.allclose(o, np.concatenate([w[0] for w in want]), atol=1e-13)
     assert np.allclose(final, np.stack([w[1] for w in want]), atol=1e-13)
-    at_48 = kda_recurrence(*(x[:48] for x in a[:5]), a[5])[1]
+    at_48 = kda_recurrence(*(x[:48] for x in a[:5]), state=a[5])[1]
     assert np.allclose(starts[1], at_48, atol=1e-13)
     assert np.allclose(seg_ends[[0, 2]], [at_48, want[1][1]], atol=1e-13)
 
