@@ -110,7 +110,7 @@ def plan(phase: Any) -> Plan:
             ),
             LaunchStep(
                 "head",
-                ("x", "logit_rows", "w:table", "logits", "T", "R"),
+                ("x", "logit_rows", "w:head", "logits", "T", "R"),
                 ("R", str(VOCAB // 8), "1"),
                 "k3.head",
             ),
@@ -119,8 +119,13 @@ def plan(phase: Any) -> Plan:
 
 
 def weights() -> WeightMap:
-    source = {"tensor": "model.embed_tokens.weight"}
-    return WeightMap((ParamRecord("table", "f32", (VOCAB, HIDDEN), source),))
+    shape = (VOCAB, HIDDEN)
+    return WeightMap(
+        (
+            ParamRecord("table", "f32", shape, {"tensor": "model.embed_tokens.weight"}),
+            ParamRecord("head", "f32", shape, {"tensor": "lm_head.weight"}),
+        )
+    )
 
 
 def manifest(**changes: Any) -> Manifest:

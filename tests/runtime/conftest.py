@@ -58,18 +58,20 @@ def host_package(host_library: bytes, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def table() -> Floats:
-    """The embedding table of the sample model."""
+def tables() -> tuple[Floats, Floats]:
+    """Embedding and head of the sample model."""
     rng = np.random.default_rng(7)
-    return rng.normal(size=(samples.VOCAB, samples.HIDDEN)).astype(np.float32)
+    first, second = rng.normal(size=(2, samples.VOCAB, samples.HIDDEN)).astype(np.float32)
+    return first, second
 
 
 @pytest.fixture(scope="session")
-def checkpoint(table: Floats) -> TensorTable:
-    return TensorTable({"language_model.model.embed_tokens.weight": table})
+def checkpoint(tables: tuple[Floats, Floats]) -> TensorTable:
+    names = ("language_model.model.embed_tokens.weight", "language_model.lm_head.weight")
+    return TensorTable(dict(zip(names, tables, strict=True)))
 
 
 @pytest.fixture(scope="session")
-def expected_logits(table: Floats) -> Floats:
+def expected_logits(tables: tuple[Floats, Floats]) -> Floats:
     """What the sample model answers to each token: ``[vocab, vocab]``."""
-    return np.matmul(table * np.float32(1.5), table.T, dtype=np.float32)
+    return np.matmul(tables[0] * np.float32(1.5), tables[1].T, dtype=np.float32)
