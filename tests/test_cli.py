@@ -16,7 +16,7 @@ import typer
 from k3compiler import __version__
 from k3compiler.cli import main as cli
 from k3compiler.cli.compile import _default_out
-from k3compiler.cli.values import parse_chunks, parse_ids
+from k3compiler.cli.values import parse_ids, parse_sizes
 from k3compiler.errors import CATALOGUE, K3Error
 from k3compiler.targets.base import TARGETS, find_target
 from tests.package import package_samples as samples
@@ -163,7 +163,6 @@ def test_explain_of_an_unknown_code_is_a_usage_error(capsys: pytest.CaptureFixtu
         ["generate", "pkg", "--weights", ".", "--prompt", "a", "--top-p", "1.5"],
         ["logits", "pkg", "--weights", ".", "--tokens", "1,x", "--out", "o.npy"],
         ["logits", "pkg", "--weights", ".", "--tokens", "1,2", "--chunks", "0", "--out", "o.npy"],
-        ["logits", "pkg", "--weights", ".", "--tokens", "1,2", "--chunks", "2,1", "--out", "o.npy"],
     ],
 )
 def test_usage_errors_exit_2(arguments: list[str]) -> None:
@@ -214,6 +213,7 @@ def test_a_missing_extra_is_named(
 
 def test_ids_from_text_and_file(tmp_path: Path) -> None:
     assert parse_ids("3, 1,2", option="--tokens") == [3, 1, 2]
+    assert parse_sizes("20,1", option="--chunks") == [20, 1]
     np.save(tmp_path / "ids.npy", np.array([5, 6], np.int32))
     assert parse_ids(f"@{tmp_path / 'ids.npy'}", option="--tokens") == [5, 6]
     np.save(tmp_path / "bad.npy", np.zeros((2, 2)))
@@ -222,21 +222,6 @@ def test_ids_from_text_and_file(tmp_path: Path) -> None:
     (tmp_path / "text.npy").write_text("no array")
     with pytest.raises(typer.BadParameter, match=r"not an \.npy file"):
         parse_ids(f"@{tmp_path / 'text.npy'}", option="--tokens")
-
-
-@pytest.mark.parametrize(
-    ("text", "tokens", "chunks"),
-    [
-        (None, 5, [5]),
-        ("20,1,1", 22, [20, 1, 1]),
-        ("20,1,1", 24, [20, 1, 1, 1, 1]),
-        ("7", 16, [7, 7, 2]),
-        ("64", 15, [15]),
-        ("1", 3, [1, 1, 1]),
-    ],
-)
-def test_chunks(text: str | None, tokens: int, chunks: list[int]) -> None:
-    assert parse_chunks(text, tokens) == chunks
 
 
 @pytest.mark.parametrize(

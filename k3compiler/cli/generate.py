@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,7 +35,20 @@ def generate_command(
     stop_id: Annotated[
         list[int] | None, typer.Option(help="Stop at this token id, too; repeatable.")
     ] = None,
-    print_ids: Annotated[bool, typer.Option("--ids", help="Print token ids, not text.")] = False,
+    max_context: Annotated[
+        int | None,
+        typer.Option(min=2, help="Prompt and new tokens, at most [default: 4096 or the model's]."),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda or cuda:N [default: what the package is for]."),
+    ] = None,
+    print_ids: Annotated[
+        bool,
+        typer.Option(
+            "--ids", help="Print token ids, not text (also where the weights have no tokenizer)."
+        ),
+    ] = False,
 ) -> None:
     """Generate from one prompt (streamed) or several."""
     from k3compiler.cli.values import parse_ids
@@ -56,7 +70,15 @@ def generate_command(
         seed=seed,
         stop_ids=tuple(stop_id or ()),
     )
-    with Engine(Package.open(package), weights) as engine:
+    engine = Engine(
+        Package.open(package),
+        weights,
+        device=device,
+        max_context=max_context,
+        max_sequences=min(len(prompts), 8),
+    )
+    print_ids = print_ids or not engine.has_tokenizer
+    with closing(engine):
         if len(prompts) == 1:
             _stream(engine, prompts[0], params, print_ids)
         else:
@@ -65,13 +87,13 @@ def generate_command(
 
 def _stream(engine: Engine, prompt: Prompt, params: SamplingParams, print_ids: bool) -> None:
     for event in engine.stream([prompt], params):
-        piece = f"{event.token_id} " if print_ids else event.text
-        sys.stdout.write(piece)
+        token = "" if event.token is None else f"{event.token} "
+        sys.stdout.write(token if print_ids else event.text)
         sys.stdout.flush()
     print()
 
 
 def _batch(engine: Engine, prompts: list[Prompt], params: SamplingParams, print_ids: bool) -> None:
     for number, done in enumerate(engine.generate(prompts, params)):
-        text = " ".join(map(str, done.token_ids)) if print_ids else done.text
-        print(f"[{number}] {text}")
+        ids = " ".join(map(str, done.tokens))
+        print(f"[{number}] {ids if print_ids else done.text}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,12 +30,12 @@ def logits_command(
     ] = None,
 ) -> None:
     """Write the logits at every position of a prompt."""
-    from k3compiler.cli.values import parse_chunks, parse_ids
+    from k3compiler.cli.values import parse_ids, parse_sizes
 
     ids = parse_ids(tokens, option="--tokens")
     if not ids:
         raise typer.BadParameter("no token ids", param_hint="--tokens")
-    sizes = parse_chunks(chunks, len(ids))
+    sizes = None if chunks is None else parse_sizes(chunks, option="--chunks")
 
     from k3compiler.package.reader import Package
 
@@ -52,12 +53,9 @@ def logits_command(
 
     from k3compiler.runtime.engine import Engine
 
-    with Engine(opened, weights) as engine:
+    room = min(opened.manifest.config.max_context, max(len(ids), 2))
+    with closing(Engine(opened, weights, max_context=room, max_sequences=1)) as engine:
         values = engine.logits(ids, chunks=sizes)
     with out.open("wb") as file:  # np.save would add a suffix to a path that has none
         np.save(file, values.astype(np.float32, copy=False))
-    print(f"{out}: float32 {list(values.shape)}, chunks {_short(sizes)}")
-
-
-def _short(sizes: list[int]) -> str:
-    return f"{sizes}" if len(sizes) <= 8 else f"[{sizes[0]}, {sizes[1]}, ... {sizes[-1]}]"
+    print(f"{out}: float32 {list(values.shape)}")

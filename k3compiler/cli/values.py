@@ -1,8 +1,7 @@
-"""Argument values with a grammar of their own: token ids and prefill chunk sizes."""
+"""Argument values with a grammar of their own: token ids and sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,27 +15,9 @@ def parse_ids(text: str, *, option: str) -> list[int]:
     return _integers(text, option, low=0)
 
 
-def parse_chunks(text: str | None, num_tokens: int) -> list[int]:
-    """Prefill chunk sizes that sum to ``num_tokens``; the last one given repeats, and is cut at the end.
-
-    ``None`` is one chunk of everything: ``20,1,1`` of 24 tokens is ``[20, 1, 1, 1, 1]``, ``7`` of 16 is ``[7, 7, 2]``.
-    """
-    if text is None:
-        return [num_tokens]
-    sizes = _integers(text, "--chunks", low=1)
-    if sum(sizes[:-1]) >= num_tokens > 0 and len(sizes) > 1:
-        _refuse(f"{text!r} asks for more chunks than {num_tokens} tokens have", "--chunks")
-    return _fill(sizes, num_tokens)
-
-
-def _fill(sizes: Sequence[int], num_tokens: int) -> list[int]:
-    chunks: list[int] = []
-    left = num_tokens
-    while left > 0:
-        size = min(sizes[min(len(chunks), len(sizes) - 1)], left)
-        chunks.append(size)
-        left -= size
-    return chunks
+def parse_sizes(text: str, *, option: str) -> list[int]:
+    """``20,1,1``: sizes of at least 1."""
+    return _integers(text, option, low=1)
 
 
 def _load_ids(path: Path, option: str) -> list[int]:
