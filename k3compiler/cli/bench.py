@@ -24,9 +24,12 @@ def bench_command(
     """Time every kernel against its floor, on this machine's device."""
     from k3compiler.check.bench import bench_package
     from k3compiler.cli.tables import print_records
+    from k3compiler.cli.values import check_kernels
     from k3compiler.package.reader import Package
 
-    result = bench_package(Package.open(package), kernels=kernel, seed=seed)
+    opened = Package.open(package)
+    check_kernels(kernel, opened)
+    result = bench_package(opened, kernels=kernel, seed=seed)
     print_records(f"{package} on {result.chip}", result.rows)
     if out is not None:
         out.write_text(json.dumps(result.to_json(), indent=1, sort_keys=True) + "\n")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from k3compiler.package.reader import Package
 
 
 def parse_ids(text: str, *, option: str) -> list[int]:
@@ -18,6 +23,16 @@ def parse_ids(text: str, *, option: str) -> list[int]:
 def parse_sizes(text: str, *, option: str) -> list[int]:
     """``20,1,1``: sizes of at least 1."""
     return _integers(text, option, low=1)
+
+
+def check_kernels(parts: Sequence[str] | None, package: Package) -> None:
+    """Refuse a ``--kernel`` that is part of no kernel's symbol."""
+    symbols = [kernel.symbol for kernel in package.manifest.kernels]
+    for part in parts or ():
+        if not any(part in symbol for symbol in symbols):
+            near = get_close_matches(part, symbols, n=3, cutoff=0.3)
+            hint = f"; the nearest: {', '.join(near)}" if near else ""
+            _refuse(f"no kernel's symbol contains {part!r}{hint}", "--kernel")
 
 
 def _load_ids(path: Path, option: str) -> list[int]:

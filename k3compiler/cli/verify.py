@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from k3compiler.errors import K3Error
+
+if TYPE_CHECKING:
+    from k3compiler.check.runner import KernelRunner
+    from k3compiler.package.reader import Package
 
 
 def verify_command(
@@ -30,9 +34,12 @@ def verify_command(
     """Check every kernel against the reference."""
     from k3compiler.check.verify import verify_package
     from k3compiler.cli.tables import print_records, to_json
+    from k3compiler.cli.values import check_kernels
     from k3compiler.package.reader import Package
 
-    rows = verify_package(Package.open(package), on=on, kernels=kernel, seed=seed)
+    opened = Package.open(package)
+    check_kernels(kernel, opened)
+    rows = verify_package(opened, runner=_runner(opened, on), kernels=kernel, seed=seed)
     if as_json:
         print(json.dumps(to_json(rows), indent=1))
     else:
@@ -48,3 +55,19 @@ def verify_command(
         )
     if not as_json:
         print(f"{len(rows)} checks passed")
+
+
+def _runner(package: Package, on: str | None) -> KernelRunner:
+    """The package's binaries on its own device, or its tile programs on this CPU."""
+    if on == "cpu":
+        from k3compiler.cli.extras import require_extra
+        from k3compiler.cli.tile_runner import TileProgramRunner
+
+        require_extra("compile", where="k3c verify --on cpu")
+        return TileProgramRunner(package)
+    from k3compiler.check.runner import DeviceRunner
+    from k3compiler.runtime.device.select import open_device
+
+    device = open_device(None, package.manifest.target)
+    device.load(package)
+    return DeviceRunner(device)
