@@ -73,7 +73,7 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     assert min(seconds) < 1.0  # about 0.1 s alone; this machine may be busy
 
 
-RUNTIME_COMMANDS = ["inspect", "verify", "bench", "generate", "logits", "targets", "explain"]
+RUNTIME_COMMANDS = ["inspect", "verify", "generate", "logits", "targets", "explain"]
 
 
 @pytest.mark.parametrize("name", RUNTIME_COMMANDS)
