@@ -39,6 +39,13 @@ CASES: dict[str, str] = {
     "kda_segment_maps": "k3compiler.check.cases.kda_prefill:kda_segment_maps",
     "kda_scan": "k3compiler.check.cases.kda_prefill:kda_scan",
     "kda_output": "k3compiler.check.cases.kda_prefill:kda_output",
+    "moe_count": "k3compiler.check.cases.moe_route:moe_count",
+    "moe_offsets": "k3compiler.check.cases.moe_route:moe_offsets",
+    "moe_scatter": "k3compiler.check.cases.moe_route:moe_scatter",
+    "moe_gate_up": "k3compiler.check.cases.moe_experts:moe_gate_up",
+    "moe_down": "k3compiler.check.cases.moe_experts:moe_down",
+    "moe_combine": "k3compiler.check.cases.moe_experts:moe_combine",
+    "mx_quantize": "k3compiler.check.cases.moe_experts:mx_quantize",
 }
 
 MEMORY = {

@@ -39,3 +39,72 @@ def _clear_row(rng: np.random.Generator, bias: Array, top_k: int) -> Array:
         row = (1.5 * rng.standard_normal(len(bias))).astype(np.float32)
         if _gap(row, bias, top_k) >= 1e-5:
             return row
+
+
+def choices(
+    rng: np.random.Generator, params: Params, tokens: int
+) -> tuple[Array, int]:
+    """Distinct experts per token out of twice the local ones, uneven, and the first local expert."""
+    total, first = max(2 * params["experts"], params["top_k"]), params["experts"] // 2
+    likely = rng.random(total) ** 2 + 1e-3
+    likely[first] = 0.0  # a local expert that nobody chooses
+    draws = rng.exponential(1.0, (tokens, total)) / np.maximum(likely, 1e-30)
+    return np.argsort(draws, axis=1)[:, : params["top_k"]].astype(np.int32), first
+
+
+def max_blocks(params: Params, tokens: int) -> int:
+    """NB: what any routing of ``tokens`` tokens needs at most."""
+    pairs = tokens * params["top_k"]
+    return min(pairs, -(-pairs // params["block_rows"]) + params["experts"])
+
+
+def sorted_pairs(params: Params, ids: Array, first: int) -> tuple[Array, Array, Array, int]:
+    """``counts [E]``, ``pairs [NB*block_rows]`` (0x7f7f7f7f where no block is), ``block_expert [NB]``, blocks in use."""
+    rows, count = params["block_rows"], max_blocks(params, len(ids))
+    pairs, block_expert = poisoned((count * rows,), "i32"), np.full(count, -1, np.int32)
+    counts, used = np.zeros(params["experts"], np.int32), 0
+    for e in range(params["experts"]):
+        mine = np.flatnonzero(ids.reshape(-1) == e + first)
+        need = -(-len(mine) // rows)
+        padded = np.full(need * rows, -1, np.int32)
+        padded[: len(mine)] = mine
+        pairs[used * rows : (used + need) * rows] = padded
+        block_expert[used : used + need] = e
+        counts[e], used = len(mine), used + need
+    return counts, pairs, block_expert, used
+
+
+def _starts(counts: Array, rows: int) -> Array:
+    blocks = -(-counts // rows)
+    return ((np.cumsum(blocks) - blocks) * rows).astype(np.int32)
+
+
+def moe_count(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    ids, first = choices(rng, params, sizes.get("T", 13))
+    counts = np.bincount(ids.reshape(-1), minlength=first + params["experts"])
+    want = counts[first : first + params["experts"]].astype(np.int32)
+    arguments = {"ids": ids, "counts": poisoned(want.shape, "i32"), "expert_first": first}
+    return Case(arguments, {"counts": want}, 0.0)
+
+
+def moe_offsets(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    shape = {**params, "top_k": 4}
+    ids, first = choices(rng, shape, sizes.get("T", 13))
+    counts, _, block_expert, used = sorted_pairs(shape, ids, first)
+    expected = {
+        "starts": _starts(counts, params["block_rows"]), "block_expert": block_expert,
+        "num_blocks": np.array([used], np.int32),
+    }
+    outputs = {name: poisoned(want.shape, "i32") for name, want in expected.items()}
+    return Case({"counts": counts, **outputs}, expected, 0.0)
+
+
+def moe_scatter(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    ids, first = choices(rng, params, sizes.get("T", 13))
+    counts, pairs, _, used = sorted_pairs(params, ids, first)
+    arguments = {
+        "ids": ids, "starts": _starts(counts, params["block_rows"]),
+        "pairs": poisoned(pairs.shape, "i32"), "expert_first": first,
+    }
+    where = {"pairs": np.arange(len(pairs)) < used * params["block_rows"]}
+    return Case(arguments, {"pairs": pairs}, 0.0, where, frozenset({"pairs"}))

@@ -1,0 +1,127 @@
+"""Cases of the grouped expert matrices, of the sum over experts, and of the MXFP8 conversion."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from k3compiler.check.case import MEMORY, TOLERANCE, Array, Case, Params, poisoned
+from k3compiler.check.cases.moe_route import choices, sorted_pairs
+from k3compiler.config import MX_GROUP
+from k3compiler.dtypes import dequantize_mxfp8, quantize_mxfp8, unpack_mxfp4
+from k3compiler.reference.activations import situ, swiglu
+from k3compiler.reference.norms import rms_norm
+
+
+def _matrix(
+    params: Params, rng: np.random.Generator, name: str, rows: int, columns: int
+) -> dict[str, Array]:
+    """Stacked weights that keep unit-size inputs at unit size: in ``dtype``, or any bytes with scales."""
+    stack = params["experts"]
+    if params["format"] == "plain":
+        w = rng.standard_normal((stack, rows, columns), np.float32) / np.sqrt(columns)
+        return {name: w.astype(MEMORY[params["dtype"]])}
+    middle = 127 - round(np.log2(2.5 * np.sqrt(columns)))
+    packed = rng.integers(0, 256, (stack, rows, columns // 2), np.uint8)
+    scale = rng.integers(middle - 1, middle + 2, (stack, rows, columns // MX_GROUP), np.uint8)
+    return {name: packed, name.replace("w", "s"): scale}
+
+
+def _dense(made: dict[str, Array], name: str, expert: int) -> Array:
+    """One expert's matrix in float64."""
+    scale = made.get(name.replace("w", "s"))
+    w = made[name][expert]
+    return (w if scale is None else unpack_mxfp4(w, scale[expert])).astype(np.float64)
+
+
+def _activations(params: Params, x: Array) -> tuple[dict[str, Array], Array]:
+    """Rows in the format's memory form, and what they mean in float64."""
+    if params["format"] != "a8w4":
+        held = x.astype(MEMORY[params["dtype"]])
+        return {"x": held}, held.astype(np.float64)
+    values, scale = quantize_mxfp8(x)
+    return {"x": values, "x_scale": scale}, dequantize_mxfp8(values, scale).astype(np.float64)
+
+
+def _activate(params: Params, gate: Array, up: Array) -> Array:
+    if params["activation"] == "silu":
+        return swiglu(gate, up)
+    return situ(gate, up, params["beta"], params["linear_beta"])
+
+
+def moe_gate_up(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    tokens, width, inner = sizes.get("T", 11), params["width"], params["inner"]
+    ids, first = choices(rng, params, tokens)
+    _, pairs, block_expert, used = sorted_pairs(params, ids, first)
+    columns = width if params["format"] == "a8w4" else params["in_cols"]
+    rows, meaning = _activations(params, 2 * rng.standard_normal((tokens, columns)))
+    z = meaning[:, params["in_offset"] : params["in_offset"] + width]
+    made = {**_matrix(params, rng, "w1", inner, width), **_matrix(params, rng, "w3", inner, width)}
+    want = np.zeros((len(pairs), inner))
+    in_use = np.arange(len(pairs)) < used * params["block_rows"]
+    for e in np.unique(block_expert[block_expert >= 0]):
+        of_e = np.repeat(block_expert == e, params["block_rows"]) & (pairs >= 0)
+        x = z[pairs[of_e] // params["top_k"]]
+        want[of_e] = _activate(params, x @ _dense(made, "w1", e).T, x @ _dense(made, "w3", e).T)
+    where = {"h": np.broadcast_to(in_use[:, None], want.shape)}
+    arguments = {
+        **rows, **made, "pairs": pairs, "block_expert": block_expert,
+        "h": poisoned(want.shape, params["dtype"]),
+    }
+    return Case(arguments, {"h": want}, TOLERANCE[params["dtype"]], where, frozenset({"h"}))
+
+
+def moe_down(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    """Rows of h that no pair owns are NaN (a8w4: in blocks that are not in use)."""
+    tokens, width, inner = sizes.get("T", 11), params["width"], params["inner"]
+    ids, first = choices(rng, params, tokens)
+    _, pairs, block_expert, used = sorted_pairs(params, ids, first)
+    in_use = np.arange(len(pairs)) < used * params["block_rows"]
+    h = np.where(in_use[:, None], rng.standard_normal((len(pairs), inner)), np.nan)
+    rows, meaning = _activations(params, h)
+    made = _matrix(params, rng, "w2", width, inner)
+    weights = rng.random((tokens, params["top_k"])).astype(np.float32)
+    want = np.full((tokens * params["top_k"], width), np.nan)
+    for e in np.unique(block_expert[block_expert >= 0]):
+        of_e = np.repeat(block_expert == e, params["block_rows"]) & (pairs >= 0)
+        share = weights.reshape(-1, 1)[pairs[of_e]].astype(np.float64)
+        want[pairs[of_e]] = share * (meaning[of_e] @ _dense(made, "w2", e).T)
+    arguments = {
+        **rows, **made, "pairs": pairs, "block_expert": block_expert, "weights": weights,
+        "y": poisoned(want.shape, params["out_dtype"]),
+    }
+    return Case(arguments, {"y": want}, TOLERANCE[params["dtype"]])
+
+
+def moe_combine(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    """Rows of pairs that belong to other ranks are NaN."""
+    tokens, width, top_k = sizes.get("T", 11), params["width"], params["top_k"]
+    ids, first = choices(rng, params, tokens)
+    local = (ids >= first) & (ids < first + params["experts"])
+    y = rng.standard_normal((tokens, top_k, width)).astype(MEMORY[params["in_dtype"]])
+    want = np.where(local[:, :, None], y.astype(np.float64), 0.0).sum(1)
+    y[~local] = np.nan
+    made: dict[str, Array] = {}
+    if params["eps"] is not None:
+        made["norm_w"] = (1 + 0.3 * rng.standard_normal(width)).astype(MEMORY[params["dtype"]])
+        want = rms_norm(want, made["norm_w"].astype(np.float64), params["eps"])
+    arguments = {
+        "y": y.reshape(-1, width), "ids": ids, **made, "expert_first": first,
+        "r": poisoned(want.shape, params["out_dtype"]),
+    }
+    return Case(arguments, {"r": want}, TOLERANCE[params["dtype"]])
+
+
+def mx_quantize(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    """Groups of all sizes; one of zeros, one that saturates, one with NaN, one with infinity."""
+    tokens, cols, at = sizes.get(params.get("rows", "T"), 9), params["cols"], params["in_offset"]
+    size = 2.0 ** rng.integers(-40, 40, (tokens, params["in_cols"] // MX_GROUP + 1))
+    x = rng.standard_normal((tokens, params["in_cols"])) * np.repeat(size, MX_GROUP, 1)[:, : params["in_cols"]]
+    x[0, at : at + MX_GROUP] = 0.0
+    x[1, at : at + MX_GROUP] = 1.99
+    x[2, at + 5], x[3, at + 7] = np.nan, -np.inf
+    x = x.astype(MEMORY[params["dtype"]])
+    values, scale = quantize_mxfp8(x[:, at : at + cols].astype(np.float32))
+    arguments = {"x": x, "values": poisoned(values.shape, "e4m3"), "scale": poisoned(scale.shape, "i8")}
+    where = {"values": np.repeat(scale != 255, MX_GROUP, axis=1)}
+    wide = values.astype(np.float64)
+    return Case(arguments, {"values": wide, "scale": scale}, 0.0, where)
