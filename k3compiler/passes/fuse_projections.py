@@ -1,0 +1,116 @@
+"""Linear maps of one input as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cmp_to_key
+from itertools import accumulate
+from typing import Any, ClassVar
+
+from k3compiler.dialects import k3
+from k3compiler.dialects.k3.source import concat_source
+from k3compiler.ir import Pattern, rewrite_module
+from k3compiler.ir.dialect import element, plain, shape, tensor
+from k3compiler.passes.base import Pass
+from k3compiler.passes.match import build, has_one_use, is_before, made_by, users
+
+ALIGNED = 128  # columns; wider multiples gain nothing
+
+
+def _feeds_activation(linear: Any) -> bool:
+    return has_one_use(linear.y) and isinstance(users(linear.y)[0], k3.Situ | k3.SiluMul)
+
+
+def _group(op: Any) -> list[Any]:
+    """The maps of the same input that go with this one, in program order: an activation's gate and up, or all others."""
+    siblings = [
+        user
+        for user in users(op.x)
+        if isinstance(user, k3.Linear)
+        and user.x == op.x
+        and user.epilogue.value == "none"
+        and element(user.y) == element(op.y)
+        and made_by(user.weight, k3.Weight) is not None
+        and _feeds_activation(user) == _feeds_activation(op)
+    ]
+    return sorted(siblings, key=cmp_to_key(lambda a, b: -1 if is_before(a, b) else 1))
+
+
+def _alignment(linear: Any) -> int:
+    """The largest power of two in the width, at most ALIGNED: narrow odd maps go last."""
+    width = shape(linear.y)[-1] or 0
+    return -min(width & -width, ALIGNED)
+
+
+@dataclass(frozen=True, slots=True)
+class FuseProjections(Pass):
+    """One matrix product for the projections of one input: KDA's q, k, v, f_a, g, beta; MLA's q_a, kv_a, g; gate and up.
+
+    From: 1. To: 2. Results become column views. Odd widths go last and the rows are filled with zeros to a
+    multiple of ``align``, so that every row and every view starts aligned.
+
+    ``k3.linear(x, w1), k3.linear(x, w2)`` becomes ``y = k3.linear(x, [w1; w2]); k3.columns(y), k3.columns(y)``.
+    """
+
+    name: ClassVar[str] = "fuse-projections"
+    align: int = 16
+
+    def run(self, module: Any) -> None:
+        patterns = [Pattern(k3.Linear, self._fuse), Pattern(k3.Concat, _contiguous)]
+        rewrite_module(module, patterns)
+
+    def _fuse(self, op: Any, rewriter: Any) -> bool:
+        group = _group(op)
+        if len(group) < 2 or group[0].operation != op.operation:
+            return False
+        parts = sorted(group, key=_alignment)
+        widths = [shape(part.y)[-1] or 0 for part in parts]
+        with rewriter.ip:
+            weight = self._weight(op, parts, sum(widths))
+            kind = tensor(element(op.y), None, shape(weight)[0])
+            y = build(k3.Linear, op, [op.x, weight, None], [kind], epilogue="none").y
+            offsets = accumulate(widths, initial=0)
+            views = [
+                build(k3.Columns, part, [y], [part.y.type], offset=offset).y
+                for part, offset in zip(parts, offsets, strict=False)
+            ]
+        for part, view in zip(parts, views, strict=True):
+            rewriter.replace_op(part, [view])
+        return True
+
+    def _weight(self, op: Any, parts: list[Any], rows: int) -> Any:
+        weights = [made_by(part.weight, k3.Weight) for part in parts]
+        source = concat_source([plain(w.source) for w in weights])
+        padding = -rows % self.align
+        if padding:
+            source = {"pad": [[0, padding], [0, 0]], "of": source}
+        kind = tensor(element(op.weight), rows + padding, shape(op.x)[-1])
+        name = joined([w.param.value for w in weights])
+        return build(k3.Weight, op, [], [kind], param=name, source=source).value
+
+
+def joined(params: list[str]) -> str:
+    """One name for several parameters: what they share, then what differs, joined by ``+``."""
+    split = [name.split(".") for name in params]
+    shared = 0
+    while len({tuple(parts[: shared + 1]) for parts in split}) == 1:
+        shared += 1
+    return ".".join([*split[0][:shared], "+".join(".".join(parts[shared:]) for parts in split)])
+
+
+def _contiguous(op: Any, rewriter: Any) -> bool:
+    """Neighbouring columns of one tensor beside each other are columns of it."""
+    parts = [made_by(part, k3.Columns) for part in op.parts]
+    if not parts or any(part is None or part.x != parts[0].x for part in parts):
+        return False
+    offset = parts[0].offset.value
+    for part in parts:
+        if part.offset.value != offset:
+            return False
+        offset += shape(part.y)[-1]
+    with rewriter.ip:
+        view = build(k3.Columns, op, [parts[0].x], [op.y.type], offset=parts[0].offset)
+    rewriter.replace_op(op, [view.y])
+    return True
+
+

@@ -1,0 +1,113 @@
+"""The least bytes a kernel moves and the flops it does, as expressions over its own symbols.
+
+Bytes default to every argument once (twice where it is updated in place), with the parts of a buffer that a
+launch cannot touch left out; flops default to one an element written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from k3compiler.ir.tile_program import ArgumentInfo
+from k3compiler.package.manifest import FloorRecord
+from k3compiler.passes.lower_to_tile.builder import Kernel
+from k3compiler.passes.lower_to_tile.refs import ITEM_BYTES
+
+Params = dict[str, Any]
+
+
+def floor_of(kernel: Kernel) -> FloorRecord:
+    """Bytes and flops of one launch."""
+    count = FLOPS.get(kernel.family)
+    flops = _written(kernel) if count is None else count(kernel.params)
+    return FloorRecord("+".join(_bytes(kernel)) or "0", flops)
+
+
+def _bytes(kernel: Kernel) -> list[str]:
+    return [
+        f"{_times(argument)}*{_touched(kernel, argument)}"
+        for argument in kernel.info.arguments
+        if argument.shape is not None
+    ]
+
+
+def _times(argument: ArgumentInfo) -> int:
+    return ITEM_BYTES[argument.dtype] * (2 if argument.access == "rw" else 1)
+
+
+def _touched(kernel: Kernel, argument: ArgumentInfo) -> str:
+    """Elements of an argument that a launch must touch."""
+    assert argument.shape is not None
+    rows, *inner = (f"({n})" for n in argument.shape)
+    columns = "*".join(["1", *inner])
+    leading = _ROWS.get((kernel.family, argument.name)) or _ANY_ROWS.get(argument.shape[0], rows)
+    if "{" in leading:
+        leading = leading.format(**kernel.params)
+    return f"{leading}*{columns}"
+
+
+# Only the rows of a step's sequences are touched in the caches.
+_ANY_ROWS: dict[int | str, str] = {"SLOTS": "S", "PAGES": "(S*P)"}
+# What else a launch reads only in part: (family, argument) -> rows.
+_EXPERTS_USED = "min({experts}, T*{top_k})"
+_ROWS: dict[tuple[str, str], str] = {
+    ("embed", "table"): "T",
+    ("gather_rows", "x"): "R",
+    ("kda_conv_state", "x"): "(3*S)",
+    ("mla_latent_write", "mla_cache"): "cdiv(T, 64)",
+}
+
+
+def _written(kernel: Kernel) -> str:
+    outputs = [a for a in kernel.info.arguments if a.shape is not None and a.access != "r"]
+    return "+".join(_touched(kernel, a) for a in outputs) or "0"
+
+
+def _gemm(p: Params) -> str:
+    return f"{2 * p['N'] * p['K']}*T"
+
+
+def _head_gemm(p: Params) -> str:
+    return f"{2 * p['heads'] * p['N'] * p['K']}*T"
+
+
+def _prepare(p: Params) -> str:
+    """Scores, masks, inverse (about a third of a full product each) and two right-hand sides a chunk."""
+    k, v, c = p["k_dim"], p["v_dim"], 64
+    return f"{p['heads'] * (2 * c * c * k * 2 + 2 * c * c * (k + v) + 2 * c**3 // 3)}*NC"
+
+
+def _output(p: Params) -> str:
+    k, v, c = p["k_dim"], p["v_dim"], 64
+    return f"{p['heads'] * (3 * 2 * c * k * v + 2 * c * c * v)}*NC"
+
+
+def _segment_maps(p: Params) -> str:
+    k, v, c = p["k_dim"], p["v_dim"], 64
+    return f"{p['heads'] * 2 * 2 * c * k * (v + k)}*max(NC - S, 0)"
+
+
+def _kda_decode(p: Params) -> str:
+    return f"{p['heads'] * 7 * p['k_dim'] * p['v_dim']}*S"
+
+
+def _mla_prefill(p: Params) -> str:
+    """Half of the square is masked where the context is empty."""
+    return f"{p['heads'] * 2 * (p['nope'] + p['rope'] + p['v']) // 2}*T*cdiv(KV, S)"
+
+
+def _mla_decode(p: Params) -> str:
+    return f"{p['heads'] * 2 * (2 * p['kv_lora'] + p['rope']) * p['page_tokens']}*S*P"
+
+
+FLOPS: dict[str, Callable[[Params], str]] = {
+    "gemm": _gemm,
+    "head_gemm": _head_gemm,
+    "kda_prepare": _prepare,
+    "kda_output": _output,
+    "kda_segment_maps": _segment_maps,
+    "kda_decode": _kda_decode,
+    "mla_prefill": _mla_prefill,
+    "mla_decode": _mla_decode,
+}
