@@ -20,6 +20,12 @@ class KdaConfig:
     gate_lower_bound: float | None
     full_rank_gate: bool  # g_proj, or g_a_proj and g_b_proj
     a_log_size: int  # stored elements of A_log; the first num_heads count
+    a_log_rank: int = 1  # 4: stored as [1, 1, a_log_size, 1]
+
+    @property
+    def a_log_shape(self) -> tuple[int, ...]:
+        """A_log as the checkpoint stores it."""
+        return (self.a_log_size,) if self.a_log_rank == 1 else (1, 1, self.a_log_size, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ _MTP_PREFIXES = ("mtp", "model.mtp")
 
 
 def load_checkpoint_config(directory: str | Path) -> ModelConfig:
-    """config.json, refined by what only the tensors tell: expert format and A_log padding.
+    """config.json, refined by what only the tensors tell: expert format and A_log's shape.
 
     Raises:
         K3Error: as ``load_config``; K3-G005 for unreadable files.
@@ -32,12 +32,13 @@ def load_checkpoint_config(directory: str | Path) -> ModelConfig:
 
 
 def refine_config(config: ModelConfig, files: CheckpointFiles) -> ModelConfig:
-    """The config with expert format and A_log size as the tensors have them."""
+    """The config with expert format and A_log's shape as the tensors have them."""
     stored = canonical_names(files.names())
     a_logs = (stored[n] for n in stored if n.endswith(".A_log"))
     if name := next(a_logs, None):
-        size = max(prod(files.info(name)[1]), config.kda.num_heads)
-        config = replace(config, kda=replace(config.kda, a_log_size=size))
+        shape = files.info(name)[1]
+        size, rank = max(prod(shape), config.kda.num_heads), 4 if len(shape) == 4 else 1
+        config = replace(config, kda=replace(config.kda, a_log_size=size, a_log_rank=rank))
     if config.moe is None:
         return config
     packed = any(".experts." in n and n.endswith(".weight_packed") for n in stored)
@@ -51,9 +52,8 @@ def refine_config(config: ModelConfig, files: CheckpointFiles) -> ModelConfig:
 def check_checkpoint(directory: str | Path, config: ModelConfig) -> CheckpointFiles:
     """Refuse a checkpoint that does not hold exactly the config's tensors.
 
-    Prefix and legacy spellings are accepted, plain tensors may be stored wider (f32 for bf16),
-    and A_log may be ``[n]`` or ``[1, 1, n, 1]``. Vision and MTP tensors are tolerated in the
-    multimodal wrapper only. -> the opened files.
+    Prefix and legacy spellings are accepted, and plain tensors may be stored wider (f32 for
+    bf16). Vision and MTP tensors are tolerated in the multimodal wrapper only. -> the files.
 
     Raises:
         K3Error K3-G004: the list of missing, extra and wrong tensors; K3-G005: unreadable files.
@@ -101,17 +101,11 @@ def _mismatch(
     name: str, spec: TensorSpec, info: tuple[str, tuple[int, ...]], config: ModelConfig
 ) -> str | None:
     dtype, shape = info
-    if not _shape_fits(name, spec, shape):
+    if shape != spec.shape:
         return f"shape: {name} should be {_shown(spec)}, is {dtype} {list(shape)}"
     if dtype not in _dtypes(spec, config):
         return f"dtype: {name} should be {_shown(spec)}, is {dtype}"
     return None
-
-
-def _shape_fits(name: str, spec: TensorSpec, shape: tuple[int, ...]) -> bool:
-    if name.endswith(".A_log"):
-        return shape in {(n := prod(spec.shape),), (1, 1, n, 1)}
-    return shape == spec.shape
 
 
 def _dtypes(spec: TensorSpec, config: ModelConfig) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from k3compiler.config import MX_GROUP, KdaConfig, MlaConfig, ModelConfig, MoeConfig
@@ -63,10 +64,9 @@ def read_text_config(keys: ConfigKeys, *, is_k3: bool) -> ModelConfig:
 
 
 def _with_plain_a_log(config: ModelConfig) -> ModelConfig:
-    """The 48B family stores one A_log per head; K3 pads them (spec 1.5, 3.3)."""
-    data = config.to_dict()
-    data["kda"]["a_log_size"] = config.kda.num_heads
-    return ModelConfig.from_dict(data)
+    """The 48B family stores one A_log per head, in four dimensions; K3 pads (spec 1.5, 3.3)."""
+    kda = replace(config.kda, a_log_size=config.kda.num_heads, a_log_rank=4)
+    return replace(config, kda=kda)
 
 
 def _read_linear_attn(keys: ConfigKeys, num_layers: int) -> tuple[KdaConfig, tuple[int, ...]]:

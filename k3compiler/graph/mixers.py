@@ -57,9 +57,7 @@ def _conv_weight(e: Emitter, c: KdaConfig, width: int) -> Any:
 
 
 def _l2_norm(e: Emitter, x: Any, c: KdaConfig, scale: float) -> Any:
-    return e.op(
-        k3.L2Norm, [x], [x.type], num_heads=c.num_heads, eps=L2_NORM_EPS, scale=scale
-    ).y
+    return e.op(k3.L2Norm, [x], [x.type], num_heads=c.num_heads, eps=L2_NORM_EPS, scale=scale).y
 
 
 def _decay(e: Emitter, config: ModelConfig, x: Any, width: int) -> Any:
@@ -77,9 +75,9 @@ def _decay(e: Emitter, config: ModelConfig, x: Any, width: int) -> Any:
 
 
 def _a_log_source(e: Emitter, config: ModelConfig) -> Source:
-    """``[stored]`` narrowed to the heads; the 48B family stores ``[1, 1, heads, 1]``."""
+    """``[stored]`` (or ``[1, 1, stored, 1]``) narrowed to the heads."""
     name, heads = f"{e.prefix}.self_attn.A_log", config.kda.num_heads
-    if config.name == "kimi_linear":
+    if config.kda.a_log_rank == 4:
         return reshape_source([heads], tensor_source(name, [None, None, [0, heads], None]))
     return tensor_source(name, [[0, heads]])
 
@@ -123,4 +121,6 @@ def _query(e: Emitter, c: MlaConfig, x: Any) -> Any:
     if c.q_lora_rank is None:
         return e.linear(x, f"{name}.q_proj", width)
     low = e.linear(x, f"{name}.q_a_proj", c.q_lora_rank)
-    return e.linear(e.rms_norm(low, f"{name}.q_a_layernorm", LORA_NORM_EPS), f"{name}.q_b_proj", width)
+    return e.linear(
+        e.rms_norm(low, f"{name}.q_a_layernorm", LORA_NORM_EPS), f"{name}.q_b_proj", width
+    )

@@ -61,7 +61,7 @@ def _layer(config: ModelConfig, layer: int, experts: ExpertFormat | None) -> Nam
     if config.attn_res_block is not None:
         yield from _res_site("self_attention_res", dim)
         yield from _res_site("mlp_res", dim)
-    mixer = _mla(config.mla, dim) if config.is_mla(layer) else _kda(config.kda, config.name, dim)
+    mixer = _mla(config.mla, dim) if config.is_mla(layer) else _kda(config.kda, dim)
     for name, spec in mixer:
         yield f"self_attn.{name}", spec
     if config.is_dense(layer):
@@ -77,7 +77,7 @@ def _res_site(name: str, dim: int) -> Named:
     yield f"{name}_proj.weight", TensorSpec((1, dim))
 
 
-def _kda(c: KdaConfig, family: str, dim: int) -> Named:
+def _kda(c: KdaConfig, dim: int) -> Named:
     width = c.num_heads * c.head_dim
     for p in "qkv":
         yield f"{p}_proj.weight", TensorSpec((width, dim))
@@ -88,8 +88,7 @@ def _kda(c: KdaConfig, family: str, dim: int) -> Named:
         yield "g_proj.weight", TensorSpec((width, dim))
     else:
         yield from _low_rank("g", dim, c.head_dim, width)
-    a_log = (1, 1, c.a_log_size, 1) if family == "kimi_linear" else (c.a_log_size,)
-    yield "A_log", TensorSpec(a_log, "f32")
+    yield "A_log", TensorSpec(c.a_log_shape, "f32")
     yield "dt_bias", TensorSpec((width,), "f32")
     yield "o_norm.weight", TensorSpec((c.head_dim,), "f32")
     yield "o_proj.weight", TensorSpec((dim, width))

@@ -74,7 +74,7 @@ def linear_tiny() -> ModelConfig:
         situ_beta=1.0,
         situ_linear_beta=None,
         attn_res_block=None,
-        kda=KdaConfig(4, 16, 4, None, False, 4),
+        kda=KdaConfig(4, 16, 4, None, False, 4, 4),
         mla=MlaConfig(4, None, 32, 16, 8, 16, False),
         moe=MoeConfig(10, 3, 1, 32, None, False, True, 2.446, "plain"),
     )

@@ -159,10 +159,20 @@ def test_legacy_spellings_and_a_log_shape(tmp_path: Path) -> None:
                 for part in ("proj", "norm"):
                     if name.endswith(f"{site}_{part}.weight"):
                         t[name.replace(f"_{part}.weight", f".{part}_weight")] = t.pop(name)
-        t[f"{P}self_attn.A_log"] = t[f"{P}self_attn.A_log"].reshape(1, 1, 16, 1)
+            if name.endswith("A_log"):
+                t[name] = t[name].reshape(1, 1, 16, 1)
 
     directory = rewritten(tmp_path, edit)
-    check_checkpoint(directory, load_config(directory / "config.json"))
+    config = load_checkpoint_config(directory)
+    assert config.kda.a_log_shape == (1, 1, 16, 1)
+    check_checkpoint(directory, config)
+
+
+def test_one_a_log_of_another_shape(tmp_path: Path) -> None:
+    def edit(t: Tensors) -> None:
+        t[f"{P}self_attn.A_log"] = t[f"{P}self_attn.A_log"].reshape(1, 1, 16, 1)
+
+    assert "A_log should be f32 [16], is f32 [1, 1, 16, 1]" in refused(rewritten(tmp_path, edit))
 
 
 def test_both_spellings_at_once(tmp_path: Path) -> None:

@@ -79,6 +79,35 @@ def test_a_text_only_export_that_says_kimi_linear_is_k3() -> None:
     assert load_config(text).name == "kimi_k3"
 
 
+def test_the_0_40b_development_checkpoint() -> None:
+    """Spec 1.5: small widths, softplus gate (no bound key), other token ids, a small tower."""
+    data = preset_json("kimi-k3")
+    text, vision = data["text_config"], data["vision_config"]
+    text |= {"hidden_size": 1024, "num_hidden_layers": 8, "intermediate_size": 2048}
+    text |= {"num_attention_heads": 8, "num_key_value_heads": 8, "moe_intermediate_size": 256}
+    text |= {"routed_expert_hidden_size": 512, "num_experts": 8, "num_experts_per_token": 2}
+    text |= {"num_shared_experts": 1, "q_lora_rank": 256, "kv_lora_rank": 128, "v_head_dim": 64}
+    text |= {"qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "attn_res_block_size": 4}
+    text["linear_attn_config"] = {
+        "kda_layers": [1, 2, 3, 5, 6, 7],
+        "full_attn_layers": [4, 8],
+        "num_heads": 8,
+        "head_dim": 32,
+        "short_conv_kernel_size": 4,
+        "use_full_rank_gate": True,
+    }
+    vision |= {"vt_hidden_size": 256, "vt_intermediate_size": 512, "vt_num_attention_heads": 4}
+    vision |= {"vt_num_hidden_layers": 2, "mm_hidden_size": 256, "text_hidden_size": 1024}
+    data |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    config = load_config(data)
+    assert config.kda.gate_lower_bound is None and config.kda.full_rank_gate
+    assert config.mla_layers == (3, 7) and (config.bos_id, config.eos_id, config.pad_id) == (
+        1,
+        2,
+        0,
+    )
+
+
 def test_the_wrapper_hands_its_ids_down() -> None:
     assert load_config(edited("text_config.eos_token_id", 163586)).eos_id == 163586
     fault = refused(edited("text_config.eos_token_id", 2))
