@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
-import signal
-import time
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,25 +70,25 @@ def test_replaces_a_package_but_nothing_else(tmp_path: Path) -> None:
     assert (home / "thesis.txt").read_text() == "precious"
 
 
-def _hold(path: Path, ready: Any) -> None:
-    with PackageWriter(path) as writer:
-        writer.add_bytes("kernels/half", b"x" * 1000)
-        ready.set()
-        time.sleep(60)
+_HOLD = """
+import sys, time
+from k3compiler.package.writer import PackageWriter
+with PackageWriter(sys.argv[1]) as writer:
+    writer.add_bytes("kernels/half", b"x" * 1000)
+    print("ready", flush=True)
+    time.sleep(60)
+"""
 
 
 def test_two_builds_at_once_and_a_killed_build(tmp_path: Path) -> None:
     path = tmp_path / "pkg"
-    context = multiprocessing.get_context("fork")
-    ready = context.Event()
-    build = context.Process(target=_hold, args=(path, ready))
-    build.start()
-    assert ready.wait(20)
-    with pytest.raises(K3Error, match="K3-K007"):
-        samples.write_sample(path)
-    assert build.pid is not None
-    os.kill(build.pid, signal.SIGKILL)
-    build.join()
+    command = [sys.executable, "-c", _HOLD, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as build:
+        assert build.stdout is not None
+        assert build.stdout.readline() == "ready\n"
+        with pytest.raises(K3Error, match="K3-K007"):
+            samples.write_sample(path)
+        build.kill()
     assert not path.exists(), "a killed build left a package"
     samples.write_sample(path)
     assert siblings(path) == []
