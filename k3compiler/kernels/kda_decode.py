@@ -99,7 +99,11 @@ def kda_decode(
     key = h * k_dim
     windows = [
         (step.read(key + q_offset, key, block_k, k_dim), key, k_dim),
-        (step.read(key + k_offset, key + heads * k_dim, block_k, k_dim), key + heads * k_dim, k_dim),
+        (
+            step.read(key + k_offset, key + heads * k_dim, block_k, k_dim),
+            key + heads * k_dim,
+            k_dim,
+        ),
     ]
     q, k = (unit_vector(step.silu(*window)) for window in windows)
     q = q * k_dim**-0.5
@@ -129,7 +133,9 @@ def kda_decode(
         column, end = h * v_dim + i * block_v, h * v_dim + min((i + 1) * block_v, v_dim)
         logits = gate.load((t, column + gate_first), (block_v,), limits=(end + gate_first,))
         weight = norm_w.load((i * block_v,), (block_v,))
-        o.store((t, column), (out * scale * weight * sigmoid(logits.to("f32"))).to(dtype), limits=(end,))
+        o.store(
+            (t, column), (out * scale * weight * sigmoid(logits.to("f32"))).to(dtype), limits=(end,)
+        )
     for window in windows:
         step.write(*window)
     p.grid(heads, "S")

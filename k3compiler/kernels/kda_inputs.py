@@ -32,14 +32,18 @@ class _ConvChunk:
         for j in range(self.taps):
             back = self.taps - 1 - j
             u = self.x.load(
-                (self.start - back, column), (CHUNK_TOKENS, block),
+                (self.start - back, column),
+                (CHUNK_TOKENS, block),
                 limits=(self.end - back, column + width),
             ).to("f32")
             if back:
                 u = where((since_first >= back).expand(1), u, 0.0)
                 u = u + self.conv.load(
-                    (self.slot, 0, channel), (CHUNK_TOKENS, block), dims=(1, 2),
-                    rows=since_first + j, limits=(history, channel + width),
+                    (self.slot, 0, channel),
+                    (CHUNK_TOKENS, block),
+                    dims=(1, 2),
+                    rows=since_first + j,
+                    limits=(history, channel + width),
                 ).to("f32")
             tap = self.weight.load((channel, j), (block,), dims=[0], limits=(channel + width,))
             total = total + u * tap.expand(0)
@@ -94,8 +98,15 @@ def kda_inputs(
     h, chunk = p.program_id(0), p.program_id(1)
     seq, start, end = (b.load((chunk,)) for b in (chunk_seq, chunk_start, chunk_end))
     rows = _ConvChunk(
-        x, conv_w, conv, start, end, seq_start.load((seq,)), seq_slot.load((seq,)),
-        seq_ctx.load((seq,)).eq(0), conv_size,
+        x,
+        conv_w,
+        conv,
+        start,
+        end,
+        seq_start.load((seq,)),
+        seq_slot.load((seq,)),
+        seq_ctx.load((seq,)).eq(0),
+        conv_size,
     )
     key, value = h * k_dim, h * v_dim
     keys, whole = heads * k_dim, (CHUNK_TOKENS, block_k)
@@ -117,7 +128,14 @@ def kda_inputs(
 
 
 def kda_conv_state(
-    p: Program, *, channels: int, block: int, conv_size: int, dtype: str, in_cols: int, qkv_offset: int
+    p: Program,
+    *,
+    channels: int,
+    block: int,
+    conv_size: int,
+    dtype: str,
+    in_cols: int,
+    qkv_offset: int,
 ) -> None:
     """The last ``conv_size - 1`` inputs after the step, into every sequence's slot and its checkpoints.
 
@@ -148,7 +166,8 @@ def kda_conv_state(
             row = end - (conv_size - 1 - j)
             is_new = row >= first
             kept = conv.load(
-                (slot, where(is_new, 0, row - first + (conv_size - 1)), channel), (block,),
+                (slot, where(is_new, 0, row - first + (conv_size - 1)), channel),
+                (block,),
                 limits=(old_end,),
             )
             fresh = x.load(

@@ -24,6 +24,9 @@ HALF = 32
 # e^LIFT on both factors keeps e^-80 k clear of the subnormals; e^(80 + LIFT) is still finite
 LIFT = 4.0
 
+Pair = tuple[Tile, Tile]  # of k kᵀ and of q kᵀ
+Rows = tuple[Tile, Tile, Tile]  # q, k, G of some channels
+
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
@@ -42,8 +45,20 @@ class _Chunk:
 
     def keys(self, buffer: Buffer, d0: int) -> Tile:
         """``[C, block_k]`` f32, zeros behind the chunk's end."""
-        spans = dict(dims=(0, 2), limits=(self.end, self.k_dim))
-        return buffer.load((self.start, self.h, d0), (C, self.block_k), **spans).to("f32")
+        return self._rows(buffer, self.start, d0, None)
+
+    def picked(self, buffer: Buffer, d0: int, rows: Tile) -> Tile:
+        """``[C, block_k]`` f32 of these rows of the chunk."""
+        return self._rows(buffer, 0, d0, rows + self.start)
+
+    def _rows(self, buffer: Buffer, first: Tile | int, d0: int, rows: Tile | None) -> Tile:
+        return buffer.load(
+            (first, self.h, d0),
+            (C, self.block_k),
+            dims=(0, 2),
+            rows=rows,
+            limits=(self.end, self.k_dim),
+        ).to("f32")
 
     def total(self, d0: int, row: int = C - 1) -> Tile:
         """G at a row as ``[1, block_k]``; rows behind the end have the last token's."""
@@ -55,6 +70,10 @@ class _Chunk:
         inside = (self.row + self.start < self.end).expand(1)
         return where(inside, self.keys(self.g, d0), self.total(d0))
 
+    def rows(self, d0: int) -> Rows:
+        """q, k and G."""
+        return self.keys(self.q, d0), self.keys(self.k, d0), self.gate(d0)
+
     def in_second_half(self) -> Tile:
         return (self.row >= HALF).expand(1)
 
@@ -63,71 +82,56 @@ class _Chunk:
         return dot(left, right.T, acc, precision=self.precision)
 
 
-@dataclass(frozen=True, slots=True)
-class _Scores:
-    """Sums over channels, one pair of tiles per distance class: ``k kᵀ`` and ``q kᵀ`` with their decay."""
-
-    kk: tuple[Tile, ...]
-    qk: tuple[Tile, ...]
-
-
-def _split_products(
-    c: _Chunk, q: Tile, k: Tile, up: Tile, down: Tile, acc: tuple[Tile, Tile]
-) -> tuple[Tile, Tile]:
-    right = k * down
-    return c.product(k * up, right, acc[0]), c.product(q * up, right, acc[1])
+def _products(c: _Chunk, own: Rows, factors: Pair, acc: Pair) -> Pair:
+    """Adds ``(k up) (k down)ᵀ`` and ``(q up) (k down)ᵀ``; factors are (up, down)."""
+    q, k, _ = own
+    right = k * factors[1]
+    return c.product(k * factors[0], right, acc[0]), c.product(q * factors[0], right, acc[1])
 
 
-def _across(
-    c: _Chunk, q: Tile, k: Tile, g: Tile, reference: Tile, acc: tuple[Tile, Tile]
-) -> tuple[Tile, Tile]:
+def _across(c: _Chunk, own: Rows, reference: Tile, acc: Pair) -> Pair:
     """Pairs on two sides of the reference row: both exponents are <= 0 there (and capped elsewhere)."""
-    up, down = exp(minimum(g - reference, 0.0)), exp(minimum(reference - g, 0.0))
-    return _split_products(c, q, k, up, down, acc)
+    g = own[2]
+    factors = exp(minimum(g - reference, 0.0)), exp(minimum(reference - g, 0.0))
+    return _products(c, own, factors, acc)
 
 
-def _bounded_scores(p: Program, c: _Chunk, lower_bound: float) -> tuple[Tile, Tile]:
+def _bounded_scores(p: Program, c: _Chunk, lower_bound: float) -> Pair:
     """``(k kᵀ, q kᵀ)`` with decay for i >= j; above the diagonal anything."""
     far = near = (p.zeros((C, C)), p.zeros((C, C)))
     for d0 in range(0, c.k_dim, c.block_k):
-        q, k, g = c.keys(c.q, d0), c.keys(c.k, d0), c.gate(d0)
+        own = c.rows(d0)
         middle = c.total(d0, HALF - 1)
-        far = _across(c, q, k, g, middle, far)
-        centre = where(c.in_second_half(), middle, 0.0) + SUB * lower_bound
-        near = _split_products(c, q, k, exp(g - centre + LIFT), exp(centre - g + LIFT), near)
+        far = _across(c, own, middle, far)
+        offset = own[2] - (where(c.in_second_half(), middle, 0.0) + SUB * lower_bound)
+        near = _products(c, own, (exp(LIFT + offset), exp(LIFT - offset)), near)
     same = _same_block(c, HALF)
     unlift = math.exp(-2 * LIFT)
     return where(same, near[0] * unlift, far[0]), where(same, near[1] * unlift, far[1])
 
 
-def _unbounded_scores(p: Program, c: _Chunk) -> tuple[Tile, Tile]:
+def _unbounded_scores(p: Program, c: _Chunk) -> Pair:
     """As :func:`_bounded_scores`, without any bound on the decay."""
     zero = p.zeros((C, C))
     far, middle, near = (zero, zero), (zero, zero), (zero, zero)
     for d0 in range(0, c.k_dim, c.block_k):
-        q, k, g = c.keys(c.q, d0), c.keys(c.k, d0), c.gate(d0)
-        far = _across(c, q, k, g, c.total(d0, HALF - 1), far)
+        own = c.rows(d0)
+        far = _across(c, own, c.total(d0, HALF - 1), far)
         quarter = where(c.in_second_half(), c.total(d0, HALF + SUB - 1), c.total(d0, SUB - 1))
-        middle = _across(c, q, k, g, quarter, middle)
-        near = _pairwise(p, c, d0, (q, k, g), near)
+        middle = _across(c, own, quarter, middle)
+        near = _pairwise(p, c, d0, own, near)
     sub, half = _same_block(c, SUB), _same_block(c, HALF)
     kk, qk = (where(sub, near[i], where(half, middle[i], far[i])) for i in (0, 1))
     return kk, qk
 
 
-def _pairwise(
-    p: Program, c: _Chunk, d0: int, own: tuple[Tile, Tile, Tile], acc: tuple[Tile, Tile]
-) -> tuple[Tile, Tile]:
+def _pairwise(p: Program, c: _Chunk, d0: int, own: Rows, acc: Pair) -> Pair:
     """Within blocks of 16: column j of every block against its row tokens, in f32."""
     q, k, g = own
     block_start = c.row - c.row % SUB
-    spans = dict(dims=(0, 2), limits=(c.end, c.k_dim))
     with p.loop(0, SUB, carry=acc) as (j, (kk, qk)):
         column = block_start + j
-        at, shape = (0, c.h, d0), (C, c.block_k)
-        k_j = c.k.load(at, shape, rows=column + c.start, **spans).to("f32")
-        g_j = c.g.load(at, shape, rows=column + c.start, **spans)
-        decayed = k_j * exp(minimum(g - g_j, 0.0))
+        decayed = c.picked(c.k, d0, column) * exp(minimum(g - c.picked(c.g, d0, column), 0.0))
         here = p.arange(C).expand(0).eq(column.expand(1))
         p.yield_(
             kk + where(here, (k * decayed).sum(1).expand(1), 0.0),

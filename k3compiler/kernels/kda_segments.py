@@ -12,6 +12,8 @@ from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, dot, where
 from k3compiler.kernels.kda_math import CHUNK_TOKENS as C
 
+Workspaces = tuple[Buffer, Buffer, Buffer, Buffer]
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkStep:
@@ -27,7 +29,7 @@ class ChunkStep:
     dtype: str
 
     @staticmethod
-    def declare(p: Program, heads: int, k_dim: int, v_dim: int, dtype: str) -> tuple[Buffer, ...]:
+    def declare(p: Program, heads: int, k_dim: int, v_dim: int, dtype: str) -> Workspaces:
         """The workspaces w, u, k_tail, gamma as arguments of ``p``."""
         return (
             p.buffer("w", dtype, ("NC", heads, C, k_dim)),
@@ -125,10 +127,13 @@ def kda_scan(
     kda_segment_maps -> seg_state ``[NS, H, Dv, Dk]`` f32. Source: spec 3.7.
     """
     state = p.buffer("kda_state", "f32", ("SLOTS", heads, v_dim, k_dim))
+    maps = None
     if segmented:
-        b = p.buffer("b", "f32", ("NS", heads, v_dim, k_dim))
-        r = p.buffer("r", dtype, ("NS", heads, k_dim, k_dim))
-        gamma_seg = p.buffer("gamma_seg", "f32", ("NS", heads, k_dim))
+        maps = (
+            p.buffer("b", "f32", ("NS", heads, v_dim, k_dim)),
+            p.buffer("r", dtype, ("NS", heads, k_dim, k_dim)),
+            p.buffer("gamma_seg", "f32", ("NS", heads, k_dim)),
+        )
     seq_ctx = p.buffer("seq_ctx", "i32", ("S",))
     seq_slot = p.buffer("seq_slot", "i32", ("S",))
     seq_seg = p.buffer("seq_seg", "i32", ("S+1",))
@@ -139,10 +144,13 @@ def kda_scan(
     first = seq_seg.load((seq,))
     start = state.load((seq_slot.load((seq,)), h, row, 0), tile, limits=(rows, k_dim))
     seg_state.store((first, h, row, 0), start)
-    if segmented:
+    if maps is not None:
+        b, r, gamma_seg = maps
         with p.loop(first + 1, seq_seg.load((seq + 1,)), carry=[start.T]) as (segment, (sigma,)):
             before = segment - 1
-            end = where(before.eq(first), 0, p.constant(k_dim, "i32"))  # the first has no R: all in b
+            end = where(
+                before.eq(first), 0, p.constant(k_dim, "i32")
+            )  # the first has no R: all in b
             decay = gamma_seg.load((before, h, 0), (block_k,), limits=(end,)).expand(1)
             shift = b.load((before, h, row, 0), tile).T
             carry = r.load((before, h, 0, 0), (block_k, block_k), limits=(end, k_dim)).T

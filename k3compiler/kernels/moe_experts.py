@@ -35,25 +35,31 @@ class _Rows:
 
     @staticmethod
     def declare(
-        p: Program, rows: str, columns: int, width: int, form: str, dtype: str
+        p: Program, rows: str, *, columns: int, width: int, form: str, dtype: str
     ) -> tuple[Buffer, Buffer | None]:
         """x, and x_scale where the activations are MXFP8."""
         if form != "a8w4":
             return p.buffer("x", dtype, (rows, columns)), None
         assert columns == width, "MXFP8 rows have no columns of anything else"
-        return p.buffer("x", "e4m3", (rows, width)), p.buffer("x_scale", "i8", (rows, width // MX_GROUP))
+        return p.buffer("x", "e4m3", (rows, width)), p.buffer(
+            "x_scale", "i8", (rows, width // MX_GROUP)
+        )
 
     def load(self, step: Tile) -> Operand:
         columns = step * self.block_k
         x = self.x.load(
-            (self.first, columns + self.offset), (self.block_rows, self.block_k),
-            rows=self.tokens, limits=(self.row_end, self.offset + self.width),
+            (self.first, columns + self.offset),
+            (self.block_rows, self.block_k),
+            rows=self.tokens,
+            limits=(self.row_end, self.offset + self.width),
         )
         if self.scale is None:
             return x, None
         groups = self.block_k // MX_GROUP
         scale = self.scale.load(
-            (self.first, step * groups), (self.block_rows, groups), rows=self.tokens,
+            (self.first, step * groups),
+            (self.block_rows, groups),
+            rows=self.tokens,
             limits=(self.row_end, self.width // MX_GROUP),
         )
         return x, scale
@@ -70,7 +76,14 @@ class _Matrix:
 
     @staticmethod
     def declare(
-        p: Program, name: str, shape: tuple[int, int, int], form: str, dtype: str, block_n: int, block_k: int
+        p: Program,
+        name: str,
+        shape: tuple[int, int, int],
+        *,
+        form: str,
+        dtype: str,
+        block_n: int,
+        block_k: int,
     ) -> _Matrix:
         experts, n, k = shape
         if form == "plain":
@@ -105,8 +118,12 @@ class _Product:
             return dot(w, x.T, acc) if self.swap else dot(x, w.T, acc)
         x_format = "e4m3" if x_scale is not None else self.dtype
         if self.swap:
-            return dot_scaled(w, x, acc, a_format="e2m1", a_scale=w_scale, b_format=x_format, b_scale=x_scale)
-        return dot_scaled(x, w, acc, a_format=x_format, a_scale=x_scale, b_format="e2m1", b_scale=w_scale)
+            return dot_scaled(
+                w, x, acc, a_format="e2m1", a_scale=w_scale, b_format=x_format, b_scale=x_scale
+            )
+        return dot_scaled(
+            x, w, acc, a_format=x_format, a_scale=x_scale, b_format="e2m1", b_scale=w_scale
+        )
 
     def rows_first(self, acc: Tile) -> Tile:
         """The product as ``[rows, N]``."""
@@ -137,13 +154,23 @@ def moe_gate_up(
     Row i belongs to pair ``pairs[i]`` and reads token ``pairs[i] // K``. Blocks whose block_expert is -1 write nothing.
 
     Shapes: x ``[T, in_cols]`` (``width`` columns from ``in_offset``; a8w4: e4m3 ``[T, width]`` and x_scale
-    ``[T, width/32]`` i8); w1, w3 ``[experts, inner, width]`` (packed: i8 ``[.., width/2]`` with s1, s3 i8 ``[.., width/32]``);
-    pairs ``[ROWS]``, block_expert ``[NB]`` i32 -> h ``[ROWS, inner]``. Source: spec 5.2, 5.3, 6.
+    ``[T, width/32]`` i8); w1, w3 ``[experts, inner, width]`` (packed: i8 ``[.., width/2]`` with s1, s3 i8
+    ``[.., width/32]``); pairs ``[ROWS]``, block_expert ``[NB]`` i32 -> h ``[ROWS, inner]``.
+    Source: spec 5.2, 5.3, 6.
     """
-    x, x_scale = _Rows.declare(p, "T", in_cols, width, format, dtype)
-    shape = (experts, inner, width)
-    w1 = _Matrix.declare(p, "w1", shape, format, dtype, block_n, block_k)
-    w3 = _Matrix.declare(p, "w3", shape, format, dtype, block_n, block_k)
+    x, x_scale = _Rows.declare(p, "T", columns=in_cols, width=width, form=format, dtype=dtype)
+    w1, w3 = (
+        _Matrix.declare(
+            p,
+            name,
+            (experts, inner, width),
+            form=format,
+            dtype=dtype,
+            block_n=block_n,
+            block_k=block_k,
+        )
+        for name in ("w1", "w3")
+    )
     pairs = p.buffer("pairs", "i32", ("ROWS",))
     block_expert = p.buffer("block_expert", "i32", ("NB",))
     h = p.buffer("h", dtype, ("ROWS", inner), "w")
@@ -190,8 +217,10 @@ def moe_down(
     (packed: i8 ``[.., inner/2]`` with s2 i8 ``[.., inner/32]``); pairs ``[ROWS]``, block_expert ``[NB]`` i32;
     weights ``[T, K]`` f32 -> y ``[PAIRS, width]`` in ``out_dtype`` (PAIRS = T*K). Source: spec 5.2, 6.
     """
-    x, x_scale = _Rows.declare(p, "ROWS", inner, inner, format, dtype)
-    w2 = _Matrix.declare(p, "w2", (experts, width, inner), format, dtype, block_n, block_k)
+    x, x_scale = _Rows.declare(p, "ROWS", columns=inner, width=inner, form=format, dtype=dtype)
+    w2 = _Matrix.declare(
+        p, "w2", (experts, width, inner), form=format, dtype=dtype, block_n=block_n, block_k=block_k
+    )
     pairs = p.buffer("pairs", "i32", ("ROWS",))
     block_expert = p.buffer("block_expert", "i32", ("NB",))
     weights = p.buffer("weights", "f32", ("T", top_k))
@@ -202,7 +231,10 @@ def moe_down(
     with p.when(expert >= 0):
         pair = pairs.load((first,), (block_rows,), other=-1)
         rows = _Rows(x, x_scale, first, None, first + block_rows, 0, inner, block_rows, block_k)
-        with p.loop(0, -(-inner // block_k), carry=[product.acc(p, block_rows, block_n)]) as (step, (acc,)):
+        with p.loop(0, -(-inner // block_k), carry=[product.acc(p, block_rows, block_n)]) as (
+            step,
+            (acc,),
+        ):
             p.yield_(product.add(acc, rows.load(step), w2.load(expert, n, step)))
         (acc,) = p.results()
         tokens = token_of(pair, top_k)

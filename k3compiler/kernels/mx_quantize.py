@@ -34,14 +34,20 @@ def mx_quantize(
     column, row = p.program_id(0) * block_cols, p.program_id(1) * block_rows
     num_groups = block_cols // MX_GROUP
     tile = x.load(
-        (row, column + in_offset), (block_rows, block_cols), limits=(p.symbol(rows), in_offset + cols)
+        (row, column + in_offset),
+        (block_rows, block_cols),
+        limits=(p.symbol(rows), in_offset + cols),
     )
     grouped = tile.to("f32").reshape(block_rows * num_groups, MX_GROUP)
-    size_bits = grouped.bitcast("i32") & 0x7FFFFFFF  # of positive floats: ordered as integers, NaN last
+    size_bits = (
+        grouped.bitcast("i32") & 0x7FFFFFFF
+    )  # of positive floats: ordered as integers, NaN last
     exponent = size_bits.max(1) >> MANTISSA_BITS
     finite = exponent < SCALE_NAN
     scale = where(finite, maximum(exponent - E4M3_EMAX, 0), SCALE_NAN)
-    inverse = where(finite, 2 * SCALE_BIAS - scale, SCALE_BIAS) << MANTISSA_BITS  # bits of 2^(127 - scale)
+    inverse = (
+        where(finite, 2 * SCALE_BIAS - scale, SCALE_BIAS) << MANTISSA_BITS
+    )  # bits of 2^(127 - scale)
     scaled = grouped * inverse.bitcast("f32").expand(1)
     values.store((row, column), scaled.to("e4m3").reshape(block_rows, block_cols))
     scales.store(

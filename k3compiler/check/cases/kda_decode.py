@@ -24,7 +24,9 @@ def projections(rng: np.random.Generator, params: Params, tokens: int) -> dict[s
     made = {
         "x": rng.standard_normal((tokens, params["in_cols"])).astype(kind),
         "f": (2.5 * rng.standard_normal((tokens, keys))).astype(kind),
-        "conv_w": (0.5 * rng.standard_normal((2 * keys + values, params["conv_size"]))).astype("f4"),
+        "conv_w": (0.5 * rng.standard_normal((2 * keys + values, params["conv_size"]))).astype(
+            "f4"
+        ),
         **gate_parameters(rng, heads, params["k_dim"]),
     }
     if params.get("gate_offset", 0) is None:
@@ -52,8 +54,12 @@ def gate_of(params: Params, made: dict[str, Array]) -> tuple[Array, Array]:
     """``g [T, H, Dk]`` and ``beta [T, H]`` in float64."""
     heads, first = params["heads"], params["beta_offset"]
     f = made["f"].astype(np.float64).reshape(-1, heads, params["k_dim"])
-    g = kda_gate(f, made["a_log"].astype(np.float64), made["dt_bias"].astype(np.float64),
-                 params["lower_bound"])
+    g = kda_gate(
+        f,
+        made["a_log"].astype(np.float64),
+        made["dt_bias"].astype(np.float64),
+        params["lower_bound"],
+    )
     return g, sigmoid(made["x"][:, first : first + heads].astype(np.float64))
 
 
@@ -80,28 +86,39 @@ def kda_decode(params: Params, rng: np.random.Generator, sizes: dict[str, int]) 
     conv[old] = rng.standard_normal(conv[old].shape).astype(conv.dtype)
     state[old] = 0.5 * rng.standard_normal(state[old].shape)
     arguments = {
-        **made, "seq_ctx": context, "seq_slot": slot, "kda_conv": conv, "kda_state": state,
+        **made,
+        "seq_ctx": context,
+        "seq_slot": slot,
+        "kda_conv": conv,
+        "kda_state": state,
         "o": poisoned((count, heads * params["v_dim"]), dtype),
     }
-    expected = _expect(params, made, context, slot, conv, state)
+    caches = {"kda_conv": conv.astype(np.float64), "kda_state": state.astype(np.float64)}
+    expected = _expect(params, made, np.where(context > 0, slot, -slot), caches)
     owned = np.arange(slots) != 0
-    where = {name: np.broadcast_to(owned.reshape(-1, *[1] * (expected[name].ndim - 1)),
-                                   expected[name].shape) for name in ("kda_conv", "kda_state")}
+    where = {
+        name: np.broadcast_to(
+            owned.reshape(-1, *[1] * (expected[name].ndim - 1)), expected[name].shape
+        )
+        for name in ("kda_conv", "kda_state")
+    }
     return Case(arguments, expected, TOLERANCE[dtype], where)
 
 
 def _expect(
-    params: Params, made: dict[str, Array], context: Array, slot: Array, conv: Array, state: Array
+    params: Params, made: dict[str, Array], slots: Array, caches: dict[str, Array]
 ) -> dict[str, Array]:
+    """Row i steps slot ``abs(slots[i])`` of the caches, from zero where that is not positive."""
     raw, (g, beta) = raw_branches(params, made["x"]), gate_of(params, made)
-    new_conv, new_state = conv.astype(np.float64), state.astype(np.float64)
+    conv, state = caches["kda_conv"], caches["kda_state"]
     taps, rows = made["conv_w"].astype(np.float64), []
-    for i, (c, s) in enumerate(zip(context, slot, strict=True)):
-        past, before = (None, None) if c == 0 else (new_conv[s], new_state[s])
-        mixed, new_conv[s] = short_conv(raw[i : i + 1], taps, past)
+    for i, s in enumerate(np.abs(slots)):
+        past, before = (conv[s], state[s]) if slots[i] > 0 else (None, None)
+        mixed, conv[s] = short_conv(raw[i : i + 1], taps, past)
         q, k, v = heads_of(params, mixed)
-        o, new_state[s] = kda_recurrence(q, k, v, g[i : i + 1], beta[i : i + 1], before)
+        o, state[s] = kda_recurrence(q, k, v, g[i : i + 1], beta[i : i + 1], before)
         rows.append(o[0])
-    out = gated_rms_norm(np.stack(rows), made["norm_w"].astype(np.float64),
-                         gate_logits(params, made), params["eps"])
-    return {"o": out.reshape(len(raw), -1), "kda_conv": new_conv, "kda_state": new_state}
+    out = gated_rms_norm(
+        np.stack(rows), made["norm_w"].astype(np.float64), gate_logits(params, made), params["eps"]
+    )
+    return {"o": out.reshape(len(raw), -1), **caches}

@@ -23,12 +23,19 @@ from k3compiler.check.cases.kda_tables import (
 )
 from k3compiler.reference.kda import short_conv
 from k3compiler.reference.kda_chunk import (
-    CHUNK_TOKENS,
     PreparedChunks,
     SegmentMaps,
+)
+from k3compiler.reference.kda_chunk import (
     kda_output as output_of,
+)
+from k3compiler.reference.kda_chunk import (
     kda_prepare as prepare_of,
+)
+from k3compiler.reference.kda_chunk import (
     kda_scan as scan_of,
+)
+from k3compiler.reference.kda_chunk import (
     kda_segment_maps as maps_of,
 )
 from k3compiler.reference.norms import gated_rms_norm
@@ -62,15 +69,18 @@ def kda_inputs(params: Params, rng: np.random.Generator, sizes: dict[str, int]) 
     made = projections(rng, params, tokens)
     conv = slot_memory(rng, step, (params["conv_size"] - 1, len(made["conv_w"])), dtype)
     raw, taps = raw_branches(params, made["x"]), made["conv_w"].astype(np.float64)
-    mixed = np.concatenate([
-        short_conv(raw[a:b], taps, past)[0]
-        for (a, b), past in zip(pairwise(step.starts), _histories(step, conv), strict=True)
-    ])
+    mixed = np.concatenate(
+        [
+            short_conv(raw[a:b], taps, past)[0]
+            for (a, b), past in zip(pairwise(step.starts), _histories(step, conv), strict=True)
+        ]
+    )
     q, k, v = heads_of(params, mixed)
     g, beta = gate_of(params, made)
     expected = {"q": q, "k": k, "v": v, "g": _cumulative(g, step), "beta": beta}
     arguments = {
-        **made, "kda_conv": conv,
+        **made,
+        "kda_conv": conv,
         **step.pick("seq_start", "seq_ctx", "seq_slot", "chunk_start", "chunk_end", "chunk_seq"),
         **{name: poisoned(expected[name].shape, dtype) for name in ("q", "k", "v")},
         "g": poisoned((tokens, heads, params["k_dim"]), "f32"),
@@ -146,7 +156,8 @@ def _workspaces(
     with_gate = {"lower_bound": -5.0, **params}
     stored = _stored(_prepared(_head_inputs(with_gate, rng, step), step))
     memory = {
-        name: _rounded(a, "f32" if name == "gamma" else params["dtype"]) for name, a in stored.items()
+        name: _rounded(a, "f32" if name == "gamma" else params["dtype"])
+        for name, a in stored.items()
     }
     wide = {name: a.astype(np.float64) for name, a in memory.items()}
     return memory, PreparedChunks(**{**wide, "w": -wide["w"], "u": wide["u"].swapaxes(2, 3)})
@@ -183,15 +194,23 @@ def kda_segment_maps(params: Params, rng: np.random.Generator, sizes: dict[str, 
     state = slot_memory(rng, step, _state_shape(params), "f32")
     maps = _chunk_maps(prepared, step)
     is_first, is_last = _position(step)
-    start = np.where(_rows(is_first, maps.b.shape), _initial(step, state)[step.tables["seg_seq"]], 0.0)
+    start = np.where(
+        _rows(is_first, maps.b.shape), _initial(step, state)[step.tables["seg_seq"]], 0.0
+    )
     b = start * maps.gamma[:, :, None] + start @ maps.r + maps.b
     expected = {"b": b, "r": maps.r, "gamma_seg": maps.gamma}
-    where = {name: _rows(~is_last & ~(is_first & (name != "b")), expected[name].shape) for name in expected}
+    where = {
+        name: _rows(~is_last & ~(is_first & (name != "b")), expected[name].shape)
+        for name in expected
+    }
     names = ("seq_ctx", "seq_slot", "seq_seg", "seg_chunk", "seg_seq")
     arguments = {
         **{name: memory[name] for name in ("w", "u", "k_tail", "gamma")},
-        "kda_state": state, **step.pick(*names), "b": poisoned(b.shape, "f32"),
-        "r": poisoned(maps.r.shape, dtype), "gamma_seg": poisoned(maps.gamma.shape, "f32"),
+        "kda_state": state,
+        **step.pick(*names),
+        "b": poisoned(b.shape, "f32"),
+        "r": poisoned(maps.r.shape, dtype),
+        "gamma_seg": poisoned(maps.gamma.shape, "f32"),
     }
     return Case(arguments, expected, TOLERANCE[dtype], where, frozenset(expected))
 
@@ -209,8 +228,11 @@ def kda_scan(params: Params, rng: np.random.Generator, sizes: dict[str, int]) ->
         _, prepared = _workspaces(params, rng, step)
         maps = _chunk_maps(prepared, step)
         is_first, is_last = _position(step)
-        made = {"b": maps.b.astype(np.float32), "r": _rounded(maps.r, dtype),
-                "gamma_seg": maps.gamma.astype(np.float32)}
+        made = {
+            "b": maps.b.astype(np.float32),
+            "r": _rounded(maps.r, dtype),
+            "gamma_seg": maps.gamma.astype(np.float32),
+        }
         b, r, gamma = _wide(made, "b", "r", "gamma_seg")
         whole = np.where(_rows(is_first, gamma.shape), 0.0, gamma)
         linear = np.where(_rows(is_first, r.shape), 0.0, r)
@@ -220,7 +242,9 @@ def kda_scan(params: Params, rng: np.random.Generator, sizes: dict[str, int]) ->
             if name != "b":
                 made[name][is_first] = np.nan
     arguments = {
-        "kda_state": state, **made, **step.pick("seq_ctx", "seq_slot", "seq_seg"),
+        "kda_state": state,
+        **made,
+        **step.pick("seq_ctx", "seq_slot", "seq_seg"),
         "seg_state": poisoned(starts.shape, "f32"),
     }
     return Case(arguments, {"seg_state": starts}, TOLERANCE[dtype])
@@ -230,25 +254,42 @@ def kda_output(params: Params, rng: np.random.Generator, sizes: dict[str, int]) 
     step, dtype = ragged_step(rng, sizes), params["dtype"]
     tokens, heads, v_dim = int(step.starts[-1]), params["heads"], params["v_dim"]
     memory, prepared = _workspaces(params, rng, step)
-    seg_state = (0.5 * rng.standard_normal((len(step.tables["seg_seq"]), *_state_shape(params))))
+    seg_state = 0.5 * rng.standard_normal((len(step.tables["seg_seq"]), *_state_shape(params)))
     seg_state = seg_state.astype(np.float32)
     gate_name = "gate" if params["gate_offset"] is None else "x"
     columns = heads * v_dim if params["gate_offset"] is None else params["in_cols"]
-    made = {gate_name: rng.standard_normal((tokens, columns)).astype(MEMORY[dtype]),
-            "norm_w": (1 + 0.3 * rng.standard_normal(v_dim)).astype(np.float32)}
+    made = {
+        gate_name: rng.standard_normal((tokens, columns)).astype(MEMORY[dtype]),
+        "norm_w": (1 + 0.3 * rng.standard_normal(v_dim)).astype(np.float32),
+    }
     tables = step.tables
-    raw, ends = output_of(prepared, seg_state.astype(np.float64), tables["seg_chunk"],
-                          tables["chunk_start"], tables["chunk_end"], tokens)
-    out = gated_rms_norm(raw, made["norm_w"].astype(np.float64), gate_logits(params, made),
-                         params["eps"])
+    raw, ends = output_of(
+        prepared,
+        seg_state.astype(np.float64),
+        tables["seg_chunk"],
+        tables["chunk_start"],
+        tables["chunk_end"],
+        tokens,
+    )
+    out = gated_rms_norm(
+        raw, made["norm_w"].astype(np.float64), gate_logits(params, made), params["eps"]
+    )
     state = poisoned((step.slots, *_state_shape(params)), "f32")
     want = state.astype(np.float64)
     for segment, seq in enumerate(tables["seg_seq"]):
-        for slot, written in ((tables["seq_slot"][seq], segment + 1 == tables["seq_seg"][seq + 1]),
-                              (tables["seg_ckpt"][segment], tables["seg_ckpt"][segment] >= 0)):
+        for slot, written in (
+            (tables["seq_slot"][seq], segment + 1 == tables["seq_seg"][seq + 1]),
+            (tables["seg_ckpt"][segment], tables["seg_ckpt"][segment] >= 0),
+        ):
             if written:
                 want[slot] = ends[segment]
     names = ("chunk_start", "chunk_end", "seq_slot", "seq_seg", "seg_chunk", "seg_seq", "seg_ckpt")
-    arguments = {**memory, "seg_state": seg_state, **made, **step.pick(*names), "kda_state": state,
-                 "o": poisoned((tokens, heads * v_dim), dtype)}
+    arguments = {
+        **memory,
+        "seg_state": seg_state,
+        **made,
+        **step.pick(*names),
+        "kda_state": state,
+        "o": poisoned((tokens, heads * v_dim), dtype),
+    }
     return Case(arguments, {"o": out.reshape(tokens, -1), "kda_state": want}, TOLERANCE[dtype])

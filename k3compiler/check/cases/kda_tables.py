@@ -41,7 +41,10 @@ def ragged_step(rng: np.random.Generator, sizes: dict[str, int]) -> RaggedStep:
         before = len(chunk_seq)
         chunk_parts.append((first + starts[s], last + starts[s]))
         chunk_seq += [s] * len(first)
-        ends = [*range(before + sizes.get("L", 2), len(chunk_seq), sizes.get("L", 2)), len(chunk_seq)]
+        ends = [
+            *range(before + sizes.get("L", 2), len(chunk_seq), sizes.get("L", 2)),
+            len(chunk_seq),
+        ]
         seg_chunk += ends
         seg_seq += [s] * len(ends)
         seq_seg.append(len(seg_seq))
@@ -51,11 +54,15 @@ def ragged_step(rng: np.random.Generator, sizes: dict[str, int]) -> RaggedStep:
     checkpoint = np.full(len(seg_seq), -1, np.int32)
     checkpoint[interior[::2]] = order[count : count + len(interior[::2])]
     tables = {
-        "seq_start": starts, "seq_ctx": context, "seq_slot": order[:count],
+        "seq_start": starts,
+        "seq_ctx": context,
+        "seq_slot": order[:count],
         "chunk_start": np.concatenate([a for a, _ in chunk_parts]).astype(np.int32),
         "chunk_end": np.concatenate([b for _, b in chunk_parts]).astype(np.int32),
-        "chunk_seq": np.array(chunk_seq, np.int32), "seg_chunk": np.array(seg_chunk, np.int32),
-        "seg_seq": np.array(seg_seq, np.int32), "seq_seg": np.array(seq_seg, np.int32),
+        "chunk_seq": np.array(chunk_seq, np.int32),
+        "seg_chunk": np.array(seg_chunk, np.int32),
+        "seg_seq": np.array(seg_seq, np.int32),
+        "seq_seg": np.array(seq_seg, np.int32),
         "seg_ckpt": checkpoint,
     }
     return RaggedStep(tables, slots)

@@ -64,7 +64,10 @@ def moe_gate_up(params: Params, rng: np.random.Generator, sizes: dict[str, int])
         want[of_e] = _activate(params, x @ _dense(made, "w1", e).T, x @ _dense(made, "w3", e).T)
     where = {"h": np.broadcast_to(in_use[:, None], want.shape)}
     arguments = {
-        **rows, **made, "pairs": pairs, "block_expert": block_expert,
+        **rows,
+        **made,
+        "pairs": pairs,
+        "block_expert": block_expert,
         "h": poisoned(want.shape, params["dtype"]),
     }
     return Case(arguments, {"h": want}, TOLERANCE[params["dtype"]], where, frozenset({"h"}))
@@ -86,7 +89,11 @@ def moe_down(params: Params, rng: np.random.Generator, sizes: dict[str, int]) ->
         share = weights.reshape(-1, 1)[pairs[of_e]].astype(np.float64)
         want[pairs[of_e]] = share * (meaning[of_e] @ _dense(made, "w2", e).T)
     arguments = {
-        **rows, **made, "pairs": pairs, "block_expert": block_expert, "weights": weights,
+        **rows,
+        **made,
+        "pairs": pairs,
+        "block_expert": block_expert,
+        "weights": weights,
         "y": poisoned(want.shape, params["out_dtype"]),
     }
     return Case(arguments, {"y": want}, TOLERANCE[params["dtype"]])
@@ -105,7 +112,10 @@ def moe_combine(params: Params, rng: np.random.Generator, sizes: dict[str, int])
         made["norm_w"] = (1 + 0.3 * rng.standard_normal(width)).astype(MEMORY[params["dtype"]])
         want = rms_norm(want, made["norm_w"].astype(np.float64), params["eps"])
     arguments = {
-        "y": y.reshape(-1, width), "ids": ids, **made, "expert_first": first,
+        "y": y.reshape(-1, width),
+        "ids": ids,
+        **made,
+        "expert_first": first,
         "r": poisoned(want.shape, params["out_dtype"]),
     }
     return Case(arguments, {"r": want}, TOLERANCE[params["dtype"]])
@@ -115,13 +125,20 @@ def mx_quantize(params: Params, rng: np.random.Generator, sizes: dict[str, int])
     """Groups of all sizes; one of zeros, one that saturates, one with NaN, one with infinity."""
     tokens, cols, at = sizes.get(params.get("rows", "T"), 9), params["cols"], params["in_offset"]
     size = 2.0 ** rng.integers(-40, 40, (tokens, params["in_cols"] // MX_GROUP + 1))
-    x = rng.standard_normal((tokens, params["in_cols"])) * np.repeat(size, MX_GROUP, 1)[:, : params["in_cols"]]
+    x = (
+        rng.standard_normal((tokens, params["in_cols"]))
+        * np.repeat(size, MX_GROUP, 1)[:, : params["in_cols"]]
+    )
     x[0, at : at + MX_GROUP] = 0.0
     x[1, at : at + MX_GROUP] = 1.99
     x[2, at + 5], x[3, at + 7] = np.nan, -np.inf
     x = x.astype(MEMORY[params["dtype"]])
     values, scale = quantize_mxfp8(x[:, at : at + cols].astype(np.float32))
-    arguments = {"x": x, "values": poisoned(values.shape, "e4m3"), "scale": poisoned(scale.shape, "i8")}
+    arguments = {
+        "x": x,
+        "values": poisoned(values.shape, "e4m3"),
+        "scale": poisoned(scale.shape, "i8"),
+    }
     where = {"values": np.repeat(scale != 255, MX_GROUP, axis=1)}
     wide = values.astype(np.float64)
     return Case(arguments, {"values": wide, "scale": scale}, 0.0, where)

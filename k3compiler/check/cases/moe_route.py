@@ -21,8 +21,10 @@ def moe_topk(params: Params, rng: np.random.Generator, sizes: dict[str, int]) ->
     ids = choose_experts(scores, bias.astype(np.float64), top_k)
     weights = weigh_experts(scores, ids, params["renormalize"], params["scale"])
     arguments = {
-        "logits": logits, "bias": bias,
-        "ids": poisoned(ids.shape, "i32"), "weights": poisoned(ids.shape, "f32"),
+        "logits": logits,
+        "bias": bias,
+        "ids": poisoned(ids.shape, "i32"),
+        "weights": poisoned(ids.shape, "f32"),
     }
     return Case(arguments, {"ids": ids, "weights": weights}, TOLERANCE["f32"])
 
@@ -41,9 +43,7 @@ def _clear_row(rng: np.random.Generator, bias: Array, top_k: int) -> Array:
             return row
 
 
-def choices(
-    rng: np.random.Generator, params: Params, tokens: int
-) -> tuple[Array, int]:
+def choices(rng: np.random.Generator, params: Params, tokens: int) -> tuple[Array, int]:
     """Distinct experts per token out of twice the local ones, uneven, and the first local expert."""
     total, first = max(2 * params["experts"], params["top_k"]), params["experts"] // 2
     likely = rng.random(total) ** 2 + 1e-3
@@ -59,7 +59,7 @@ def max_blocks(params: Params, tokens: int) -> int:
 
 
 def sorted_pairs(params: Params, ids: Array, first: int) -> tuple[Array, Array, Array, int]:
-    """``counts [E]``, ``pairs [NB*block_rows]`` (0x7f7f7f7f where no block is), ``block_expert [NB]``, blocks in use."""
+    """``counts [E]``, ``pairs [NB*block_rows]`` (poison where no block is), ``block_expert [NB]``, blocks in use."""
     rows, count = params["block_rows"], max_blocks(params, len(ids))
     pairs, block_expert = poisoned((count * rows,), "i32"), np.full(count, -1, np.int32)
     counts, used = np.zeros(params["experts"], np.int32), 0
@@ -92,7 +92,8 @@ def moe_offsets(params: Params, rng: np.random.Generator, sizes: dict[str, int])
     ids, first = choices(rng, shape, sizes.get("T", 13))
     counts, _, block_expert, used = sorted_pairs(shape, ids, first)
     expected = {
-        "starts": _starts(counts, params["block_rows"]), "block_expert": block_expert,
+        "starts": _starts(counts, params["block_rows"]),
+        "block_expert": block_expert,
         "num_blocks": np.array([used], np.int32),
     }
     outputs = {name: poisoned(want.shape, "i32") for name, want in expected.items()}
@@ -103,8 +104,10 @@ def moe_scatter(params: Params, rng: np.random.Generator, sizes: dict[str, int])
     ids, first = choices(rng, params, sizes.get("T", 13))
     counts, pairs, _, used = sorted_pairs(params, ids, first)
     arguments = {
-        "ids": ids, "starts": _starts(counts, params["block_rows"]),
-        "pairs": poisoned(pairs.shape, "i32"), "expert_first": first,
+        "ids": ids,
+        "starts": _starts(counts, params["block_rows"]),
+        "pairs": poisoned(pairs.shape, "i32"),
+        "expert_first": first,
     }
     where = {"pairs": np.arange(len(pairs)) < used * params["block_rows"]}
     return Case(arguments, {"pairs": pairs}, 0.0, where, frozenset({"pairs"}))
