@@ -7,22 +7,29 @@ from functools import cmp_to_key
 from itertools import accumulate
 from typing import Any, ClassVar
 
-from k3compiler.dialects import k3
+from k3compiler.dialects import k3, moe
 from k3compiler.dialects.k3.source import concat_source
 from k3compiler.ir import Pattern, rewrite_module
 from k3compiler.ir.dialect import element, plain, shape, tensor
 from k3compiler.passes.base import Pass
-from k3compiler.passes.match import build, has_one_use, is_before, made_by, users
+from k3compiler.passes.match import build, is_before, made_by, users
 
 ALIGNED = 128  # columns; wider multiples gain nothing
 
 
-def _feeds_activation(linear: Any) -> bool:
-    return has_one_use(linear.y) and isinstance(users(linear.y)[0], k3.Situ | k3.SiluMul)
+def _role(linear: Any) -> str:
+    """What a map is for: only maps of one role go together, and the router goes alone."""
+    readers = users(linear.y)
+    readers += [reader for view in readers if isinstance(view, k3.Columns) for reader in users(view.y)]
+    if any(isinstance(reader, k3.Situ | k3.SiluMul) for reader in readers):
+        return "activation"
+    if any(isinstance(reader, moe.RouteTopk | k3.Sigmoid) for reader in readers):
+        return "router"
+    return "projection"
 
 
 def _group(op: Any) -> list[Any]:
-    """The maps of the same input that go with this one, in program order: an activation's gate and up, or all others."""
+    """The maps of the same input that go with this one, in program order."""
     siblings = [
         user
         for user in users(op.x)
@@ -31,7 +38,7 @@ def _group(op: Any) -> list[Any]:
         and user.epilogue.value == "none"
         and element(user.y) == element(op.y)
         and made_by(user.weight, k3.Weight) is not None
-        and _feeds_activation(user) == _feeds_activation(op)
+        and _role(user) == _role(op) != "router"
     ]
     return sorted(siblings, key=cmp_to_key(lambda a, b: -1 if is_before(a, b) else 1))
 
@@ -46,8 +53,9 @@ def _alignment(linear: Any) -> int:
 class FuseProjections(Pass):
     """One matrix product for the projections of one input: KDA's q, k, v, f_a, g, beta; MLA's q_a, kv_a, g; gate and up.
 
-    From: 1. To: 2. Results become column views. Odd widths go last and the rows are filled with zeros to a
-    multiple of ``align``, so that every row and every view starts aligned.
+    From: 1. To: 2. Results become column views. Odd widths go last and projections are filled up with zero rows
+    to a multiple of ``align``, so that every row of the result and every view starts aligned. Gate and up stay
+    a pair of their own, exactly side by side; the router stays alone.
 
     ``k3.linear(x, w1), k3.linear(x, w2)`` becomes ``y = k3.linear(x, [w1; w2]); k3.columns(y), k3.columns(y)``.
     """
@@ -81,7 +89,7 @@ class FuseProjections(Pass):
     def _weight(self, op: Any, parts: list[Any], rows: int) -> Any:
         weights = [made_by(part.weight, k3.Weight) for part in parts]
         source = concat_source([plain(w.source) for w in weights])
-        padding = -rows % self.align
+        padding = -rows % self.align if _role(op) == "projection" else 0
         if padding:
             source = {"pad": [[0, padding], [0, 0]], "of": source}
         kind = tensor(element(op.weight), rows + padding, shape(op.x)[-1])
