@@ -108,16 +108,20 @@ class Engine:
         opened = open_device(device, manifest.target, num_threads=num_threads, interpret=interpret)
         if weights is None and opened.name != "null":
             raise _bad_option("weights", "a checkpoint directory", "None")
-        self.executor = Executor(
-            self.package,
-            opened,
-            CheckpointFiles(weights) if isinstance(weights, str | Path) else weights,
-            self._sizes(max_sequences, num_pages),
-            segment_chunks=segment_chunks,
-            max_decode_rows=max_sequences,
-            allow_nan_scales=allow_nan_scales,
-            poison=knobs.POISON.get() if poison is None else poison,
-        )
+        try:
+            self.executor = Executor(
+                self.package,
+                opened,
+                CheckpointFiles(weights) if isinstance(weights, str | Path) else weights,
+                self._sizes(max_sequences, num_pages),
+                segment_chunks=segment_chunks,
+                max_decode_rows=max_sequences,
+                allow_nan_scales=allow_nan_scales,
+                poison=knobs.POISON.get() if poison is None else poison,
+            )
+        except BaseException:
+            opened.close()
+            raise
         self.cache = self._make_cache()
         self.scheduler = FcfsScheduler(
             self.cache,
@@ -194,8 +198,13 @@ class Engine:
             K3Error: K3-R003 a prompt that cannot run, K3-R008 text without a tokenizer.
         """
         requests = self._requests(prompts, params)
-        for _ in self._drive(requests):
-            pass
+        try:
+            for request in requests:
+                self.scheduler.add(request)
+            while any(request.finish is None for request in requests):
+                self.step()
+        finally:
+            self._abort(requests)
         return [self._completion(request) for request in requests]
 
     def stream(
@@ -208,15 +217,17 @@ class Engine:
         Leaving the iterator early aborts what is unfinished.
         """
         requests = self._requests(prompts, params)
-        index = {request: i for i, request in enumerate(requests)}
-        decoders = [StreamDecoder(self.tokenizer) for _ in requests] if self.has_tokenizer else []
+        tokenizer = self.tokenizer if self.has_tokenizer else None
+        tails = [_Tail(i, request, tokenizer) for i, request in enumerate(requests)]
         try:
-            for request, token in self._drive(requests):
-                at = index[request]
-                yield _event(at, request, token, decoders[at] if decoders else None)
-        finally:
             for request in requests:
-                self.scheduler.abort(request)
+                self.scheduler.add(request)
+            while not all(tail.is_done for tail in tails):
+                self.step()
+                for tail in tails:
+                    yield from tail.events()
+        finally:
+            self._abort(requests)
 
     def logits(
         self, tokens: Sequence[int], *, chunks: Sequence[int] | None = None
@@ -236,7 +247,8 @@ class Engine:
         ids = self._check_ids(list(tokens), room=0)
         sizes = _chunk_sizes(len(ids), chunks)
         sequence = self.cache.open(len(ids))
-        assert sequence is not None, "logits() runs beside nothing else"
+        if sequence is None:
+            raise _bad_option("logits", "free cache memory for the tokens", "too few free pages")
         rows: list[NDArray[np.float32]] = []
         try:
             for size in sizes:
@@ -301,26 +313,20 @@ class Engine:
 
     # -- steps
 
-    def _drive(self, requests: Sequence[Request]) -> Iterator[tuple[Request, int | None]]:
-        """Run steps until ``requests`` are done; yields each with every token it gets."""
-        for request in requests:
-            self.scheduler.add(request)
-        while any(request.finish is None for request in requests):
-            yield from self.step()
-
-    def step(self) -> list[tuple[Request, int | None]]:
-        """One step: every batch the scheduler has, then book-keeping.
-
-        Returns:
-            Requests that got a token (None where it was a stop token), in order.
-        """
-        chosen: list[tuple[Request, int | None]] = []
+    def step(self) -> None:
+        """One step: every batch the scheduler has, then book-keeping."""
         for batch in self.scheduler.schedule():
-            chosen.extend(self._run_batch(batch))
+            self._run_batch(batch)
         self.scheduler.retire()
-        return chosen
 
-    def _run_batch(self, batch: Batch) -> Iterator[tuple[Request, int | None]]:
+    def _abort(self, requests: Sequence[Request]) -> None:
+        """Take what has not finished off the scheduler (an error, or a stream left early)."""
+        for request in requests:
+            if request.finish is None:
+                self.scheduler.abort(request)
+        self.scheduler.retire()
+
+    def _run_batch(self, batch: Batch) -> None:
         pairs = list(zip(batch.requests, batch.num_tokens, strict=True))
         chunks = [_seq_chunk(request, count) for request, count in pairs]
         sampled = [r for r, c in zip(batch.requests, chunks, strict=True) if c.logits == "last"]
@@ -331,9 +337,7 @@ class Engine:
             assert request.cache is not None
             request.cache.context_tokens += count
         for row, request in enumerate(sampled):
-            before = len(request.outputs)
             request.accept(_choose(request, output, row))
-            yield request, request.outputs[-1] if len(request.outputs) > before else None
 
     def _completion(self, request: Request) -> Completion:
         assert request.finish is not None
@@ -368,15 +372,34 @@ def _choose(request: Request, output: StepOutput, row: int) -> int:
     return sample(logits, request.params, seed=request.seed, step=len(request.outputs))
 
 
-def _event(
-    index: int, request: Request, token: int | None, decoder: StreamDecoder | None
-) -> StreamEvent:
-    reason = None if request.finish is None else request.finish.value
-    text = ""
-    if decoder is not None:
-        text = "" if token is None else decoder.push(token)
-        text += decoder.finish() if reason is not None else ""
-    return StreamEvent(index, token, text, reason)
+class _Tail:
+    """What of a request its stream has not told yet."""
+
+    def __init__(self, index: int, request: Request, tokenizer: Tokenizer | None) -> None:
+        self._index, self._request = index, request
+        self._decoder = None if tokenizer is None else StreamDecoder(tokenizer)
+        self._num_told = 0
+        self.is_done = False
+
+    def events(self) -> Iterator[StreamEvent]:
+        """Events for every new token, the last one with the reason."""
+        request = self._request
+        reason = None if request.finish is None else request.finish.value
+        fresh = request.outputs[self._num_told :]
+        self._num_told += len(fresh)
+        for left, token in zip(range(len(fresh) - 1, -1, -1), fresh, strict=True):
+            is_end = left == 0 and request.finish is FinishReason.LENGTH
+            yield self._event(token, reason if is_end else None)
+        if reason is not None and not self.is_done:
+            yield self._event(None, reason)
+
+    def _event(self, token: int | None, reason: str | None) -> StreamEvent:
+        text = ""
+        if self._decoder is not None:
+            text = "" if token is None else self._decoder.push(token)
+            text += self._decoder.finish() if reason is not None else ""
+        self.is_done = self.is_done or reason is not None
+        return StreamEvent(self._index, token, text, reason)
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

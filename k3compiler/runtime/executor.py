@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from k3compiler.dtypes import numpy_dtype
 from k3compiler.errors import K3Error
 from k3compiler.package.expr import cdiv, evaluate
 from k3compiler.package.manifest import Phase
@@ -119,11 +119,10 @@ class Executor:
         params: dict[str, TensorRef] = {}
         for param in self.package.weights.params:
             buffer = self.device.allocate(param_bytes(param), fill=None if loader else 0)
+            ref = TensorRef(buffer, param.dtype, param.shape)
             if loader is not None:
-                host = np.empty(param.shape, numpy_dtype(param.dtype))
-                loader.load(param, host)
-                self.device.upload(buffer, host)
-            params[f"w:{param.name}"] = TensorRef(buffer, param.dtype, param.shape)
+                self.device.write(ref, partial(loader.load, param))
+            params[f"w:{param.name}"] = ref
         return params
 
     def _make_state(self, poison: bool) -> dict[str, TensorRef]:

@@ -15,6 +15,7 @@ from k3compiler.package.expr import Expr, compile_exprs, evaluate
 from k3compiler.package.manifest import CallStep, CollectiveStep, KernelRecord, Plan
 from k3compiler.runtime.device.base import Buffer, Device, LibraryCall, TensorRef
 from k3compiler.runtime.device.launch_table import LaunchTable
+from k3compiler.runtime.input_arena import InputArena
 from k3compiler.runtime.state import is_state
 from k3compiler.runtime.step import INPUT_SHAPES, StepInputs
 
@@ -26,8 +27,8 @@ POISON_BYTE = 0xFF  # all ones is NaN in f32, bf16 and f16
 class PlanRunner:
     """Runs one plan, step after step, with memory that grows to the largest step seen.
 
-    Memory blocks by name: an input; ``#3`` the storage block 3; an output without a block; a weight
-    ``w:..`` or state, which are given and shared with other plans.
+    Memory by name: inputs lie in one arena; ``#3`` is the storage block 3; an output without a block
+    has its own; weights ``w:..`` and states are given and shared with other plans.
 
     Args:
         kernels: by symbol; the device has loaded them.
@@ -54,6 +55,7 @@ class PlanRunner:
         self._device, self.plan, self._fixed = device, plan, dict(fixed)
         self._constants, self._poison = dict(constants), poison
         self._buffers = {b.name: b for b in plan.buffers if b.kind in ("workspace", "output")}
+        self._inputs = InputArena(device, _known_inputs(plan))
         self._blocks = self._block_sizes()
         self._memory: dict[str, Buffer] = {}
         self._capacity = np.full(len(self._blocks), -1, np.int64)
@@ -69,11 +71,6 @@ class PlanRunner:
     def _block_sizes(self) -> dict[str, Expr]:
         """Bytes of every block that this runner owns."""
         blocks: dict[str, Expr] = {}
-        for name in self.plan.inputs:
-            if name not in INPUT_SHAPES:
-                raise _unknown(self.plan, "an input of docs/package.md", name)
-            dtype, shape = INPUT_SHAPES[name]
-            blocks[name] = _bytes_expr(shape, dtype)
         for block in self.plan.storage:
             blocks[f"#{block.id}"] = block.bytes
         for buffer in self._buffers.values():
@@ -88,7 +85,7 @@ class PlanRunner:
 
     def _pointer_names(self) -> list[str]:
         """Every name that a step's argument may use for memory."""
-        known = {*self._blocks, *self._buffers, *self._fixed}
+        known = {*self.plan.inputs, *self._buffers, *self._fixed}
         for step in self.plan.steps:
             for name in step.args:
                 is_named = name.startswith("w:") or is_state(name)
@@ -106,9 +103,10 @@ class PlanRunner:
         return whole
 
     def _grow(self, symbols: Mapping[str, int]) -> None:
+        moved = self._inputs.reserve(symbols)
         need = np.array(self._sizes(symbols), np.int64)
         grown = np.flatnonzero(need > self._capacity)
-        if not len(grown):
+        if not len(grown) and not moved:
             return
         names = list(self._blocks)
         for index in grown.tolist():
@@ -117,22 +115,23 @@ class PlanRunner:
             size = int(need[index]) if is_first else int(need[index]) * 5 // 4
             self._memory[name] = self._device.allocate(size)
             self._capacity[index] = size
-        pointers = [self._buffer(self._block_of(name)).pointer for name in self._names]
-        self.table.bind(np.array(pointers, np.int64))
+        self.table.bind(np.array([self._pointer(name) for name in self._names], np.int64))
+
+    def _pointer(self, name: str) -> int:
+        if name in self._inputs.names:
+            return self._inputs.pointer(name)
+        return self._buffer(self._block_of(name)).pointer
 
     def _buffer(self, block: str) -> Buffer:
         return self._fixed[block].buffer if block in self._fixed else self._memory[block]
 
     def tensor(self, name: str) -> TensorRef:
-        """An argument as an array of the current step's shape."""
+        """A weight, state or buffer of the plan as an array of the current step's shape."""
         if name in self._fixed:
             return self._fixed[name]
-        if name in INPUT_SHAPES and name not in self._buffers:
-            dtype, extents = INPUT_SHAPES[name]
-        else:
-            dtype, extents = self._buffers[name].dtype, self._buffers[name].shape
-        shape = tuple(evaluate(extent, self._symbols) for extent in extents)
-        return TensorRef(self._buffer(self._block_of(name)), dtype, shape)
+        buffer = self._buffers[name]
+        shape = tuple(evaluate(extent, self._symbols) for extent in buffer.shape)
+        return TensorRef(self._buffer(self._block_of(name)), buffer.dtype, shape)
 
     def run(self, step: StepInputs, fetch: Iterable[str] = ()) -> dict[str, Array]:
         """Run the plan on a step.
@@ -145,8 +144,10 @@ class PlanRunner:
         """
         if step.symbols != self._step_symbols:
             self._resize(step.symbols)
-        for name in self.plan.inputs:
-            self._device.upload(self._memory[name], self._input(step, name))
+        absent = [name for name in self.plan.inputs if name not in step.arrays]
+        if absent:
+            raise _unknown(self.plan, f"inputs of the {self.plan.phase} phase", absent[0])
+        self._inputs.write(step.arrays)
         if self._poison:
             self.poison()
         is_decode = self.plan.phase == "decode"
@@ -162,11 +163,6 @@ class PlanRunner:
         self._grow(self._symbols)
         self.table.patch(self._symbols)
 
-    def _input(self, step: StepInputs, name: str) -> Array:
-        if name not in step.arrays:
-            raise _unknown(self.plan, f"an input of the {self.plan.phase} phase", name)
-        return step.arrays[name]
-
     def _calls(self) -> list[LibraryCall]:
         return [
             LibraryCall(step.call, tuple(self.tensor(a) for a in step.args), step.op)
@@ -176,15 +172,21 @@ class PlanRunner:
 
     def poison(self) -> None:
         """Fill workspace and outputs with NaN: what a step does not write must not be read."""
-        for name, buffer in self._memory.items():
-            if name not in self.plan.inputs:
-                self._device.fill(buffer, POISON_BYTE)
+        for buffer in self._memory.values():
+            self._device.fill(buffer, POISON_BYTE)
 
 
 def _bytes_expr(shape: tuple[Expr, ...], dtype: str) -> Expr:
     if all(isinstance(extent, int) for extent in shape):
         return prod(int(extent) for extent in shape) * itemsize(dtype)
     return "*".join([str(itemsize(dtype)), *(f"({extent})" for extent in shape)])
+
+
+def _known_inputs(plan: Plan) -> tuple[str, ...]:
+    for name in plan.inputs:
+        if name not in INPUT_SHAPES:
+            raise _unknown(plan, "an input of docs/package.md", name)
+    return plan.inputs
 
 
 def _unknown(plan: Plan, expected: str, name: str) -> K3Error:

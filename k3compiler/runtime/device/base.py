@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -87,6 +87,10 @@ class Device(Protocol):
 
     def upload(self, buffer: Buffer, data: Array) -> None:
         """Copy a contiguous host array to the start of ``buffer``."""
+        ...
+
+    def write(self, ref: TensorRef, fill: Callable[[Array], None]) -> None:
+        """Let ``fill`` write a host array of ``ref``'s shape, which becomes its contents."""
         ...
 
     def download(self, buffer: Buffer, dtype: str, shape: tuple[int, ...]) -> Array:

@@ -85,6 +85,9 @@ class HostMemory:
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         host_bytes(buffer)[: len(flat)] = flat
 
+    def write(self, ref: TensorRef, fill: Callable[[Array], None]) -> None:
+        fill(tensor_view(ref))
+
     def download(self, buffer: Buffer, dtype: str, shape: tuple[int, ...]) -> Array:
         return tensor_view(TensorRef(buffer, dtype, shape)).copy()
 

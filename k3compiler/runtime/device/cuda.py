@@ -164,6 +164,11 @@ class CudaDevice:
         if len(flat):
             _bytes(buffer)[: len(flat)].copy_(self.torch.from_numpy(flat))
 
+    def write(self, ref: TensorRef, fill: Callable[[Array], None]) -> None:
+        host = np.empty(ref.shape, numpy_dtype(ref.dtype))
+        fill(host)
+        self.upload(ref.buffer, host)
+
     def download(self, buffer: Buffer, dtype: str, shape: tuple[int, ...]) -> Array:
         kind = numpy_dtype(dtype)
         count = int(np.prod(shape)) * kind.itemsize
