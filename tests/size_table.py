@@ -28,11 +28,8 @@ def main() -> None:
     for path in sorted([*(ROOT / "k3compiler").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]):
         text = path.read_text()
         place = path.relative_to(ROOT)
-        room = (
-            place.parts[1]
-            if place.parts[0] == "k3compiler" and len(place.parts) > 2
-            else place.parts[0]
-        )
+        head, *rest = place.parts
+        room = rest[0] if head == "k3compiler" and len(rest) > 1 else head
         lines = text.count("\n")
         sizes = function_lines(ast.parse(text))
         rooms[room].append(lines)

@@ -19,6 +19,9 @@ def inspect_command(
     html: Annotated[
         Path | None, typer.Option(help="Write the report page, with the plans drawn, to this file.")
     ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write the tables of kernels to this file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     tokens: Annotated[int, typer.Option(min=1, help="New tokens of the prefill point.")] = 512,
     seqs: Annotated[int, typer.Option(min=1, help="Sequences in the step.")] = 1,
@@ -27,7 +30,7 @@ def inspect_command(
     """Show what a package holds: kernels, their resources and floors."""
     from k3compiler.package.reader import Package
     from k3compiler.package.report import render_report
-    from k3compiler.package.summary import Point
+    from k3compiler.package.summary import Point, markdown_table
 
     opened = Package.open(package)
     points: dict[str, Point] = {
@@ -36,6 +39,10 @@ def inspect_command(
     }
     if html is not None:
         html.write_text(render_report(opened.manifest, list(opened.plans.values()), points))
+    if markdown is not None:
+        plans = opened.plans.items()
+        tables = [markdown_table(opened.manifest, plan, points[phase]) for phase, plan in plans]
+        markdown.write_text("\n".join(tables))
     if as_json:
         print(json.dumps(_as_json(opened, points), indent=1))
         return
@@ -62,39 +69,19 @@ def _print_facts(package: Package) -> None:
 
 def _print_phase(package: Package, phase: str, point: Point) -> None:
     from k3compiler.cli.tables import Column, print_table
-    from k3compiler.package.summary import format_count, kernel_rows, plan_symbols, storage_bytes
+    from k3compiler.package.summary import (
+        KERNEL_HEADS,
+        format_count,
+        kernel_rows,
+        plan_symbols,
+        row_cells,
+        storage_bytes,
+    )
 
     plan = package.plans[phase]
     workspace = storage_bytes(plan, plan_symbols(package.manifest, plan, point))
-    columns = (
-        Column("kernel"),
-        Column("op"),
-        Column("spec"),
-        Column("layers"),
-        Column("launches", right=True),
-        Column("regs", right=True),
-        Column("shared", right=True),
-        Column("spills", right=True),
-        Column("floor bytes", right=True),
-        Column("floor flops", right=True),
-        Column("matrix instructions"),
-    )
-    rows = [
-        (
-            row.symbol,
-            row.op,
-            row.equation,
-            row.layers,
-            str(row.num_launches),
-            str(row.registers or "-"),
-            format_count(row.shared_bytes, "B"),
-            format_count(row.spill_bytes, "B"),
-            format_count(row.floor_bytes, "B"),
-            format_count(row.floor_flops, "flop"),
-            row.instructions,
-        )
-        for row in kernel_rows(package.manifest, plan, point)
-    ]
+    columns = [Column(title, right=is_number) for title, is_number in KERNEL_HEADS]
+    rows = [row_cells(row) for row in kernel_rows(package.manifest, plan, point)]
     print_table(
         f"{phase}: {len(plan.steps)} steps, workspace {format_count(workspace, 'B')}, at "
         f"{point.tokens} tokens, {point.seqs} sequences, {point.context} of context",

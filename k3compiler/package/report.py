@@ -19,6 +19,7 @@ from k3compiler.package.manifest import (
 )
 from k3compiler.package.summary import (
     DEFAULT_POINTS,
+    KERNEL_HEADS,
     LayerGroup,
     Point,
     format_count,
@@ -26,6 +27,7 @@ from k3compiler.package.summary import (
     kernel_rows,
     layer_groups,
     plan_symbols,
+    row_cells,
     step_name,
     storage_bytes,
 )
@@ -109,24 +111,16 @@ def _phase(manifest: Manifest, plan: Plan, point: Point) -> str:
 
 
 def _kernel_table(manifest: Manifest, plan: Plan, point: Point) -> str:
-    heads = (
-        ("kernel", ""), ("op", ""), ("spec", ""), ("layers", ""), ("launches", "n"), ("registers", "n"),
-        ("shared", "n"), ("spills", "n"), ("floor bytes", "n"), ("floor flops", "n"), ("matrix instructions", ""),
-    )  # fmt: skip
-    lines = ["<tr>" + "".join(f'<th class="{kind}">{name}</th>' for name, kind in heads) + "</tr>"]
-    for row in kernel_rows(manifest, plan, point):
-        cells = (
-            f"<code>{escape(row.symbol)}</code>", escape(row.op), escape(row.equation), row.layers,
-            str(row.num_launches), str(row.registers or "-"), format_count(row.shared_bytes, "B"),
-            format_count(row.spill_bytes, "B"), format_count(row.floor_bytes, "B"),
-            format_count(row.floor_flops, "flop"), escape(row.instructions),
-        )  # fmt: skip
-        lines.append(
-            "<tr>"
-            + "".join(f'<td class="{heads[i][1]}">{cell}</td>' for i, cell in enumerate(cells))
-            + "</tr>"
-        )
+    kinds = ["n" if is_number else "" for _, is_number in KERNEL_HEADS]
+    rows = [row_cells(row) for row in kernel_rows(manifest, plan, point)]
+    lines = [_table_row("th", kinds, [title for title, _ in KERNEL_HEADS])]
+    lines += [_table_row("td", kinds, cells) for cells in rows]
     return "<table>" + "\n".join(lines) + "</table>"
+
+
+def _table_row(tag: str, kinds: Sequence[str], cells: Sequence[str]) -> str:
+    pairs = zip(kinds, cells, strict=True)
+    return "<tr>" + "".join(f'<{tag} class="{k}">{escape(c)}</{tag}>' for k, c in pairs) + "</tr>"
 
 
 def _draw_group(group: LayerGroup) -> str:

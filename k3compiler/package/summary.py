@@ -77,6 +77,53 @@ class KernelRow:
     floor_flops: int | None
 
 
+KERNEL_HEADS: tuple[tuple[str, bool], ...] = (
+    ("kernel", False),
+    ("op", False),
+    ("spec", False),
+    ("layers", False),
+    ("launches", True),
+    ("registers", True),
+    ("shared", True),
+    ("spills", True),
+    ("floor bytes", True),
+    ("floor flops", True),
+    ("matrix instructions", False),
+)
+"""Headings of a table of kernels, and whether the column holds numbers."""
+
+
+def row_cells(row: KernelRow) -> tuple[str, ...]:
+    """One row as text under :data:`KERNEL_HEADS`."""
+    return (
+        row.symbol,
+        row.op,
+        row.equation,
+        row.layers,
+        str(row.num_launches),
+        str(row.registers or "-"),
+        format_count(row.shared_bytes, "B"),
+        format_count(row.spill_bytes, "B"),
+        format_count(row.floor_bytes, "B"),
+        format_count(row.floor_flops, "flop"),
+        row.instructions,
+    )
+
+
+def markdown_table(manifest: Manifest, plan: Plan, point: Point) -> str:
+    """The phase's kernels as a Markdown section."""
+    lines = [
+        [title for title, _ in KERNEL_HEADS],
+        ["---:" if is_number else "---" for _, is_number in KERNEL_HEADS],
+        *(row_cells(row) for row in kernel_rows(manifest, plan, point)),
+    ]
+    target = manifest.target
+    title = f"## {target.name} ({target.isa}), {manifest.dtype}, {plan.phase}"
+    where = f"Floors of one launch at {point.tokens} tokens, {point.seqs} sequences, {point.context} of context each."
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return f"{title}\n\n{where}\n\n{table}\n"
+
+
 def kernel_rows(manifest: Manifest, plan: Plan, point: Point) -> list[KernelRow]:
     """A row for every kernel of the package that ``plan`` launches, in order of first launch."""
     launches: dict[str, list[LaunchStep]] = defaultdict(list)

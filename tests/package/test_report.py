@@ -27,6 +27,7 @@ from k3compiler.package.summary import (
     format_layers,
     kernel_rows,
     layer_groups,
+    markdown_table,
     plan_symbols,
     storage_bytes,
 )
@@ -99,6 +100,12 @@ def test_a_floor_of_a_run_time_size_is_left_out() -> None:
     }
     assert rows["embed"].floor_bytes == 48
     assert rows["head"].floor_bytes is None and rows["head"].floor_flops is None
+
+
+def test_markdown_has_a_line_per_kernel() -> None:
+    lines = markdown_table(measured_manifest(), layered_plan(), POINT).splitlines()
+    assert lines[0] == "## cpu (x86-64), float32, prefill"
+    assert lines[-1].startswith("| embed | k3.embed | 7.1 | 0-2 | 4 | 96 | 49.2 kB | 8 B |")
 
 
 def test_workspace_uses_the_plans_own_symbols() -> None:
