@@ -41,12 +41,9 @@ def weight(plan: PlanBuilder, op: Any) -> None:
     plan.bind(op.value, Ref(f"w:{op.param.value}", dtype_of(op.value), extents))
 
 
-def split(plan: PlanBuilder, op: Any) -> None:
+def columns(plan: PlanBuilder, op: Any) -> None:
     """Columns of a buffer, no launch."""
-    source, start = plan.ref(op.x), 0
-    for part in op.parts:
-        plan.bind(part, source.slice(start, columns_of(part)))
-        start += columns_of(part)
+    plan.bind(op.y, plan.ref(op.x).slice(op.offset.value, columns_of(op.y)))
 
 
 def embed(plan: PlanBuilder, op: Any) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from k3compiler.ir.location import Origin
@@ -116,9 +116,10 @@ class PlanBuilder:
             assert name in STEP_INPUTS, f"no argument for kernel buffer {name}"
             given = step_input(name)
         assert isinstance(given, Ref), f"buffer {name} wants a ref, got {given}"
-        if given.name in STEP_INPUTS:
-            self.inputs[given.name] = None
-        return given
+        if given.name not in STEP_INPUTS:
+            return given
+        self.inputs[given.name] = None
+        return _one_token_each(given) if self.phase == "decode" else given
 
     def call(self, origin: Origin, name: str, *arguments: Ref) -> None:
         """Adds a library call."""
@@ -130,6 +131,11 @@ class PlanBuilder:
         count = f"({first.rows})*{first.width}"
         names = tuple(a.name for a in arguments)
         self.steps.append(CollectiveStep(kind, names, count, group, origin.op, origin.layer))
+
+
+def _one_token_each(ref: Ref) -> Ref:
+    """A decode step has one token a sequence: S is T."""
+    return replace(ref, shape=tuple("T" if n == "S" else n for n in ref.shape))
 
 
 def _buffer_names(info: ProgramInfo) -> list[str]:

@@ -17,7 +17,7 @@ from k3compiler.passes.lower_to_tile.workspace import plan_workspace
 _HERE = "k3compiler.passes.lower_to_tile"
 LOWERINGS: dict[str, str] = {
     "k3.weight": f"{_HERE}.basics:weight",
-    "k3.split": f"{_HERE}.basics:split",
+    "k3.columns": f"{_HERE}.basics:columns",
     "k3.embed": f"{_HERE}.basics:embed",
     "k3.linear": f"{_HERE}.basics:linear",
     "k3.rms_norm": f"{_HERE}.basics:rms_norm",

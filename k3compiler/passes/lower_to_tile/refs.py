@@ -77,8 +77,8 @@ class Ref:
         return self.offset == 0 and self.columns == self.width
 
 
-def byte_size(ref: Ref) -> Expr:
-    """Bytes of the buffer, as an expression."""
+def byte_size(ref: Ref) -> tuple[str, int]:
+    """Bytes of the buffer as (product of its symbolic extents, factor)."""
     factors: list[str] = []
     static = ITEM_BYTES[ref.dtype]
     for extent in ref.shape:
@@ -86,7 +86,7 @@ def byte_size(ref: Ref) -> Expr:
             static *= extent
         else:
             factors.append(extent if extent.isidentifier() else f"({extent})")
-    return "*".join([*factors, str(static)]) if factors else static
+    return "*".join(factors), static
 
 
 def step_input(name: str) -> Ref:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from k3compiler.package.expr import Expr, symbols_of
+from k3compiler.package.expr import Expr
 from k3compiler.package.manifest import BufferRecord, Step, StorageRecord
 from k3compiler.passes.lower_to_tile.refs import Ref, byte_size
 
@@ -13,7 +13,8 @@ from k3compiler.passes.lower_to_tile.refs import Ref, byte_size
 @dataclass(slots=True)
 class _Block:
     id: int
-    bytes: Expr
+    symbols: str  # product of symbolic extents, "" where there is none
+    factor: int  # bytes for each
     free_from: int  # first step that may take it
 
 
@@ -22,8 +23,8 @@ def plan_workspace(
 ) -> tuple[tuple[BufferRecord, ...], tuple[StorageRecord, ...]]:
     """Assigns every workspace buffer a storage block, first fit by size class.
 
-    Buffers of one class depend on the same symbols, so that the larger of two is known up to the symbols'
-    values; a block is as large as the largest of its buffers. Outputs keep memory of their own.
+    Buffers of one class have the same symbolic extents, so that it is known which of two is larger; a block is
+    as large as the largest of its buffers. Outputs keep memory of their own.
     """
     spans = _lifetimes(steps, {b.name for b in buffers})
     blocks: list[_Block] = []
@@ -38,7 +39,7 @@ def plan_workspace(
         records.append(
             BufferRecord(buffer.name, buffer.dtype, buffer.shape, "workspace", block.id, first, last)
         )
-    return tuple(records), tuple(StorageRecord(b.id, b.bytes) for b in blocks)
+    return tuple(records), tuple(StorageRecord(b.id, _bytes(b)) for b in blocks)
 
 
 def _lifetimes(steps: Sequence[Step], names: set[str]) -> dict[str, tuple[int, int]]:
@@ -50,13 +51,17 @@ def _lifetimes(steps: Sequence[Step], names: set[str]) -> dict[str, tuple[int, i
     return spans
 
 
-def _take(blocks: list[_Block], size: Expr, first: int) -> _Block:
-    free = [b for b in blocks if b.free_from <= first and symbols_of(b.bytes) == symbols_of(size)]
-    exact = [b for b in free if b.bytes == size]
-    if exact:
-        return exact[0]
-    if free:
-        free[0].bytes = f"max({free[0].bytes}, {size})"
-        return free[0]
-    blocks.append(_Block(len(blocks), size, 0))
-    return blocks[-1]
+def _take(blocks: list[_Block], size: tuple[str, int], first: int) -> _Block:
+    """A free block of the buffer's class, the one whose size fits best, or a new one."""
+    symbols, factor = size
+    free = [b for b in blocks if b.free_from <= first and b.symbols == symbols]
+    if not free:
+        blocks.append(_Block(len(blocks), symbols, factor, 0))
+        return blocks[-1]
+    best = min(free, key=lambda b: (abs(b.factor - factor), b.id))
+    best.factor = max(best.factor, factor)
+    return best
+
+
+def _bytes(block: _Block) -> Expr:
+    return f"{block.symbols}*{block.factor}" if block.symbols else block.factor
