@@ -32,8 +32,8 @@ from k3compiler.package.summary import (
     storage_bytes,
 )
 
-_BOX_W, _BOX_H, _GAP = 104, 34, 6
-_ROW_H, _LIFE_W, _LIFE_H = 62, 1280, 10
+_BOX_W, _BOX_H, _GAP = 98, 34, 6
+_ROW_H, _LIFE_W, _LIFE_H = 62, 1208, 10
 _STYLE = """
 body{font:14px/1.45 system-ui,sans-serif;margin:24px auto;max-width:1360px;padding:0 16px;color:#1b1f24;background:#fff}
 h1{font-size:22px;margin:0 0 4px}h2{font-size:17px;margin:28px 0 6px}h3{font-size:14px;margin:16px 0 4px}
