@@ -6,7 +6,9 @@ not import the one above it.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 DIALECTS: dict[str, str] = {
@@ -29,7 +31,15 @@ def dialect_class(name: str) -> Any:
 
 def load_dialects(context: Any) -> None:
     """Loads every dialect of the table into ``context`` (a no-op for those already there)."""
+    _stop_searching()
     with context:
         for name in DIALECTS:
             if not context.is_dialect_loaded(name):
                 dialect_class(name).load()
+
+
+def _stop_searching() -> None:
+    """The bindings try to import a module for the dialect of every op they meet; failing again and again is slow."""
+    for name in DIALECTS:
+        module = f"torch_mlir.dialects.{name}"
+        sys.modules.setdefault(module, ModuleType(module))
