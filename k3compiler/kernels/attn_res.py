@@ -5,7 +5,6 @@ from __future__ import annotations
 from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, exp, maximum, rsqrt
 
-Row = tuple[Tile, int]  # row, tile width
 Norm = tuple[int, float]  # columns, eps
 
 
@@ -30,23 +29,24 @@ def attn_res_mix_norm(
     """
     rows = ("T", cols)
     snapshots = [p.buffer(f"b{i}", dtype, rows) for i in range(num_snapshots)]
-    terms = {"none": ("p",), "add": ("p", "delta"), "assign": ("delta",)}[delta]
-    sources = [p.buffer(name, dtype, rows) for name in terms]
+    names = {"none": ("p",), "add": ("p", "delta"), "assign": ("delta",)}[delta]
+    sources = [p.buffer(name, dtype, rows) for name in names]
     res_norm = p.buffer("res_norm", dtype, (cols,)) if snapshots else None
     res_proj = p.buffer("res_proj", dtype, (cols,)) if snapshots else None
     norm_w = p.buffer("norm_w", dtype, (cols,))
     p_out = p.buffer("p_out", dtype, rows, "w") if write_sum else None
     y = p.buffer("y", dtype, rows, "w")
     t = p.program_id(0)
-    at = (t, block)
-
-    total = _sum(sources, at).to(dtype)
+    # all rows are asked for before the first is needed: one wait instead of m
+    terms = [source.load((t, 0), (1, block)) for source in sources]
+    candidates = [b.load((t, 0), (1, block)) for b in snapshots]
+    total = _sum(terms).to(dtype)
     if p_out is not None:
         p_out.store((t, 0), total)
     mix = total.to("f32")
     if res_norm and res_proj:
         query = _vector(res_norm, block) * _vector(res_proj, block)
-        mix = _mix(snapshots, mix, query, at, (cols, eps))
+        mix = _mix(mix, candidates, query, (cols, eps))
     normed = mix * _inverse_rms(mix, (cols, eps)).expand(1) * _vector(norm_w, block)
     y.store((t, 0), normed.to(dtype))
     p.grid("T")
@@ -69,35 +69,29 @@ def add_norm(p: Program, *, cols: int, block: int, eps: float, dtype: str) -> No
     )
 
 
-def _row(buffer: Buffer, at: Row) -> Tile:
-    return buffer.load((at[0], 0), (1, at[1])).to("f32")
-
-
 def _vector(buffer: Buffer, block: int) -> Tile:
     return buffer.load((0,), (block,)).to("f32").expand(0)
 
 
-def _sum(sources: list[Buffer], at: Row) -> Tile:
-    first, *rest = (_row(source, at) for source in sources)
+def _sum(terms: list[Tile]) -> Tile:
+    first, *rest = (term.to("f32") for term in terms)
     for term in rest:
         first = first + term
     return first
 
 
-def _mix(snapshots: list[Buffer], total: Tile, query: Tile, at: Row, norm: Norm) -> Tile:
-    """Two sweeps over the candidates, so that only one of them is held at a time."""
-    scores = [_score(v, query, norm) for v in (*(_row(b, at) for b in snapshots), total)]
-    top = scores[0]
-    for s in scores[1:]:
-        top = maximum(top, s)
-    weights = [exp(s - top) for s in scores]
-    whole = weights[0]
-    for a in weights[1:]:
-        whole = whole + a
-    mix = total * (weights[-1] / whole).expand(1)
-    for b, a in zip(snapshots, weights[:-1], strict=True):
-        mix = mix + _row(b, at) * (a / whole).expand(1)
-    return mix
+def _mix(total: Tile, snapshots: list[Tile], query: Tile, norm: Norm) -> Tile:
+    """The softmax over the candidates as they come, with a running maximum."""
+    mix, top = total, _score(total, query, norm)
+    whole = total.program.full((1,), 1.0)
+    for raw in snapshots:
+        v = raw.to("f32")
+        s = _score(v, query, norm)
+        new_top = maximum(top, s)
+        fade, weight = exp(top - new_top), exp(s - new_top)
+        mix = mix * fade.expand(1) + v * weight.expand(1)
+        top, whole = new_top, whole * fade + weight
+    return mix / whole.expand(1)
 
 
 def _inverse_rms(v: Tile, norm: Norm) -> Tile:

@@ -13,19 +13,16 @@ def padded(extent: int) -> int:
     return max(MIN_DOT, 1 << (extent - 1).bit_length())
 
 
-def find_block(p: Program, starts: Buffer, block: int) -> tuple[Tile, Tile]:
-    """(sequence, block in it) of program_id 0, every sequence being cut into blocks from its own start.
+def find_block(p: Program, number: Tile, starts: Buffer, block: int) -> tuple[Tile, Tile]:
+    """(sequence, block in it) of block ``number``, sequences being cut into blocks from their own start.
 
-    ``starts [S+1]`` are first rows; the sequence is -1 past the last block. The grid's upper bound is
-    ``cdiv(rows, block) + S``.
+    ``starts [S+1]`` are first rows; the sequence is -1 past the last block. There are at most
+    ``cdiv(rows, block) + S`` blocks.
     """
-    pid, none = p.program_id(0), p.scalar_value(-1)
-    with p.loop(0, p.symbol("S"), carry=[p.scalar_value(0), none, none]) as (
-        s,
-        (first, seq, index),
-    ):
+    start, none = p.scalar_value(0), p.scalar_value(-1)
+    with p.loop(0, p.symbol("S"), carry=[start, none, none]) as (s, (first, seq, index)):
         count = (starts.load((s + 1,)) - starts.load((s,)) + (block - 1)) // block
-        here = pid - first
+        here = number - first
         is_hit = (here >= 0) & (here < count)
         p.yield_(first + count, where(is_hit, s, seq), where(is_hit, here, index))
     _, seq, index = p.results()
@@ -81,7 +78,7 @@ def mla_gather(p: Program, *, kv_lora: int, rope: int, page_tokens: int, dtype: 
     page_table = p.buffer("page_table", "i32", ("S", "P"))
     cache = p.buffer("mla_cache", dtype, ("PAGES", page_tokens, width))
     latent = p.buffer("latent", dtype, ("KV", width), "w")
-    seq, column = find_block(p, kv_start, page_tokens)
+    seq, column = find_block(p, p.program_id(0), kv_start, page_tokens)
     with p.when(seq >= 0):
         first = kv_start.load((seq,)) + column * page_tokens
         end = kv_start.load((seq + 1,))

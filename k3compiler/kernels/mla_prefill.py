@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import e, log2
 
 from k3compiler.dialects.tile.builder import Program
-from k3compiler.dialects.tile.values import dot, exp2, maximum, minimum, sigmoid, where
+from k3compiler.dialects.tile.values import Tile, dot, exp2, maximum, minimum, sigmoid, where
 from k3compiler.kernels.mla_latent import find_block, padded
 
 
@@ -43,7 +43,9 @@ def mla_prefill(
     seq_ctx = p.buffer("seq_ctx", "i32", ("S",))
     o = p.buffer("o", dtype, ("T", heads * v), "w")
     p.grid(f"cdiv(T, {block_m}) + S", heads)
-    seq, index = find_block(p, seq_start, block_m)
+    # from the last block down: the longest rows start first
+    number = (p.symbol("T") + (block_m - 1)) // block_m + p.symbol("S") - 1 - p.program_id(0)
+    seq, index = find_block(p, number, seq_start, block_m)
     h = p.program_id(1)
     scale = (nope + rope) ** -0.5 * log2(e)
 
@@ -59,24 +61,35 @@ def mla_prefill(
         )
         k_col, v_col = h * (nope + v), h * (nope + v) + nope
 
-        m = p.full((block_m,), float("-inf"))
-        l, acc = p.zeros((block_m,)), p.zeros((block_m, padded(v)))
-        stop = minimum(position + block_m, kv_end - base)
-        with p.loop(0, stop, block_n, carry=[m, l, acc]) as (j, (m, l, acc)):
+        def step(j: Tile, sums: tuple[Tile, ...], is_whole: bool) -> tuple[Tile, ...]:
+            m, l, acc = sums
             row = base + j
             k = kv.load((row, k_col), (block_n, padded(nope)), limits=(kv_end, v_col))
             kp = latent.load(
                 (row, kv_lora), (block_n, padded(rope)), limits=(kv_end, kv_lora + rope)
             )
             s = dot(q_rope, kp.T, dot(q_nope, k.T)) * scale
-            s = where((p.arange(block_n) + j).expand(0) <= positions, s, float("-inf"))
+            if not is_whole:
+                s = where((p.arange(block_n) + j).expand(0) <= positions, s, float("-inf"))
             m_new = maximum(m, s.max(1))
             fade = exp2(m - m_new)
             weight = exp2(s - m_new.expand(1))
             value = kv.load((row, v_col), (block_n, padded(v)), limits=(kv_end, v_col + v))
             acc = dot(weight.to(dtype), value, acc * fade.expand(1))
-            p.yield_(m_new, l * fade + weight.sum(1), acc)
-        _, l, acc = p.results()
+            return m_new, l * fade + weight.sum(1), acc
+
+        sums = (
+            p.full((block_m,), float("-inf")),
+            p.zeros((block_m,)),
+            p.zeros((block_m, padded(v))),
+        )
+        whole = (position + 1) // block_n * block_n  # keys of whole blocks that every row sees
+        stop = minimum(position + block_m, kv_end - base)
+        for first_key, last_key, is_whole in ((0, whole, True), (whole, stop, False)):
+            with p.loop(first_key, last_key, block_n, carry=sums) as (j, sums):
+                p.yield_(*step(j, sums, is_whole))
+            sums = p.results()
+        _, l, acc = sums
         out = acc / l.expand(1)
         if g is not None:
             at = h * v + g_offset

@@ -95,9 +95,8 @@ class _Row:
         with self.p.loop(0, self.vocab, self.block, carry=start) as (j, sums):
             z = self.load(j)
             order, weight = _ordered(z), weigh(z)
-            inside = where((self.p.arange(self.block) + j) < self.vocab, weight, 0.0)
             self.p.yield_(
-                *(a + where(order >= b, inside, 0.0) for a, b in zip(sums, borders, strict=True))
+                *(a + where(order >= b, weight, 0.0) for a, b in zip(sums, borders, strict=True))
             )
         return [total.sum(0) for total in self.p.results()]
 
