@@ -1,0 +1,199 @@
+"""compile(): the story of a build, from a model's name to a package directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import k3compiler
+from k3compiler.config import ModelConfig
+from k3compiler.graph.build import build_graph
+from k3compiler.graph.checkpoint import check_checkpoint, load_checkpoint_config
+from k3compiler.graph.config_import import resolve_model
+from k3compiler.package.manifest import (
+    ArgRecord,
+    KernelRecord,
+    Manifest,
+    ParallelRecord,
+    TargetRecord,
+    WeightMap,
+    model_digest,
+)
+from k3compiler.package.report import render_report
+from k3compiler.package.writer import PackageWriter
+from k3compiler.passes.lower_to_tile.builder import Kernel, Kernels
+from k3compiler.passes.lower_to_tile.floors import floor_of
+from k3compiler.passes.lower_to_tile.lower import Lowered, lower_to_tile, merge_params
+from k3compiler.passes.pipelines import LoweringOptions, pipeline
+from k3compiler.targets.backend import BuildRequest, BuiltKernel
+from k3compiler.targets.base import TargetSpec, find_target
+from k3compiler.targets.build import build_kernels
+from k3compiler.targets.cpu.backend import link_libraries
+from k3compiler.targets.schedule import schedule_for
+
+Phase = Literal["prefill", "decode"]
+Dtype = Literal["float32", "bfloat16"]
+Moe = Literal["a16w4", "a8w4"]
+Progress = Callable[[str, int, int], None]
+PHASES: tuple[Phase, ...] = ("prefill", "decode")
+SUFFIXES = {"ptx": "ptx", "cubin": "cubin", "s": "s", "hsaco": "hsaco"}
+
+
+def compile_model(
+    model: str,
+    *,
+    target: str,
+    tp: int = 1,
+    ep: int | None = None,
+    dtype: Dtype | None = None,
+    moe: Moe = "a16w4",
+    out: Path,
+    progress: Progress | None = None,
+) -> Path:
+    """Builds the kernel package of a model; returns its directory.
+
+    Args:
+        model: a checkpoint directory, a config.json, or a preset's name.
+        target: a chip of ``k3c targets``.
+        tp, ep: degrees of tensor and expert parallelism; ``ep`` defaults to ``tp``, 1 slices every expert.
+        dtype: activations; default float32 on the CPU, bfloat16 on GPUs.
+        moe: operand formats of packed experts, ``a16w4`` or ``a8w4``.
+        progress: called with (stage, done, total).
+
+    Raises:
+        K3Error: whatever is wrong with the model, the target or a kernel; no half package is left.
+    """
+    spec = find_target(target)
+    config = _model_config(model)
+    with PackageWriter(out) as writer:
+        precision: Dtype = dtype or spec.default_dtype
+        kernels = Kernels()
+        lowered = lower_model(
+            config, spec, kernels, tp=tp, ep=ep or tp, dtype=precision, moe=moe, progress=progress
+        )
+        built = _build(kernels, spec, progress)
+        records = _write_kernels(writer, kernels, built)
+        plans = {phase: writer.add_plan(low.plan) for phase, low in lowered.items()}
+        writer.add_weights(WeightMap(merge_params(lowered)))
+        manifest = Manifest(
+            version=k3compiler.__version__,
+            model=config.to_dict(),
+            model_id=model_digest(config.to_dict()),
+            target=TargetRecord(spec.name, spec.kind, spec.isa),
+            dtype=precision,
+            moe=moe,
+            kernels=records,
+            plans=plans,
+            parallel=ParallelRecord(tp, ep or tp),
+            libraries=_write_libraries(writer, spec, built),
+        )
+        report = render_report(manifest, [low.plan for low in lowered.values()])
+        writer.add_text("report.html", report)
+        writer.commit(manifest)
+    return out
+
+
+def _model_config(model: str) -> ModelConfig:
+    config, checkpoint = resolve_model(model)
+    if checkpoint is None:
+        return config
+    config = load_checkpoint_config(checkpoint)
+    check_checkpoint(checkpoint, config)
+    return config
+
+
+def lower_model(
+    config: ModelConfig,
+    spec: TargetSpec,
+    kernels: Kernels,
+    *,
+    tp: int,
+    ep: int,
+    dtype: Dtype,
+    moe: Moe,
+    progress: Progress | None = None,
+) -> dict[Phase, Lowered]:
+    """Both phases down to launches; their tile programs are added to ``kernels``."""
+
+    def schedule(family: str, params: Mapping[str, Any], phase: str) -> Mapping[str, Any]:
+        return schedule_for(family, {**params, "phase": phase}, spec.name)
+
+    options = LoweringOptions(tp=tp, ep=ep, moe=moe)
+    lowered: dict[Phase, Lowered] = {}
+    for index, phase in enumerate(PHASES):
+        module = build_graph(config, dtype)
+        with module.context:
+            for step in pipeline(phase, options):
+                step.run(module)
+        lowered[phase] = lower_to_tile(module, phase, kernels, schedule)
+        if progress is not None:
+            progress("lower", index + 1, len(PHASES))
+    return lowered
+
+
+def _build(
+    kernels: Kernels, spec: TargetSpec, progress: Progress | None
+) -> dict[str, BuiltKernel]:
+    requests = [_request(k) for k in kernels.by_key.values()]
+    report = None if progress is None else lambda done, total: progress("kernels", done, total)
+    return build_kernels(requests, spec, progress=report)
+
+
+def _request(kernel: Kernel) -> BuildRequest:
+    shape = ", ".join(f"{k}={v}" for k, v in kernel.params.items())
+    layers = tuple(sorted(kernel.layers))
+    return BuildRequest(kernel.symbol, kernel.text, kernel.options, kernel.op, layers, shape)
+
+
+def _write_kernels(
+    writer: PackageWriter, kernels: Kernels, built: Mapping[str, BuiltKernel]
+) -> tuple[KernelRecord, ...]:
+    """Every kernel's files, and its record."""
+    records: list[KernelRecord] = []
+    for kernel in sorted(kernels.by_key.values(), key=lambda k: k.symbol):
+        binary = built[kernel.symbol]
+        files = {"tile": writer.add_text(f"kernels/{kernel.symbol}.tile.mlir", kernel.text)}
+        for kind, suffix in SUFFIXES.items():
+            if kind in binary.files:
+                name = f"kernels/{kernel.symbol}.{suffix}"
+                files[kind] = writer.add_bytes(name, binary.files[kind])
+        records.append(_record(kernel, binary, files))
+    return tuple(records)
+
+
+def _record(kernel: Kernel, binary: BuiltKernel, files: dict[str, str]) -> KernelRecord:
+    arguments = tuple(
+        ArgRecord(a.name, "scalar", a.dtype)
+        if a.shape is None
+        else ArgRecord(a.name, "buffer", a.dtype, a.shape, None, _access(a.access))
+        for a in kernel.info.arguments
+    )
+    return KernelRecord(
+        symbol=kernel.symbol,
+        family=kernel.family,
+        op=kernel.op,
+        args=arguments,
+        grid=kernel.info.grid,
+        params=dict(kernel.params),
+        equation=kernel.equation,
+        layers=tuple(sorted(kernel.layers)),
+        files=files,
+        launch=binary.launch,
+        resources=binary.resources,
+        schedule=dict(kernel.options),
+        floor=floor_of(kernel),
+    )
+
+
+def _access(text: str) -> Literal["r", "w", "rw"]:
+    assert text in ("r", "w", "rw")
+    return text
+
+
+def _write_libraries(
+    writer: PackageWriter, spec: TargetSpec, built: Mapping[str, BuiltKernel]
+) -> dict[str, str]:
+    """The shared objects of a CPU package, one an instruction level."""
+    libraries = {} if spec.is_gpu else link_libraries(built)
+    return {level: writer.add_bytes(f"lib/{level}.so", data) for level, data in libraries.items()}
