@@ -136,6 +136,22 @@ CATALOGUE: dict[str, Entry] = {
         "The process that compiled this kernel ended without an answer: the toolchain aborted, or the system "
         "killed it (memory). The message has the end of what it wrote. Fewer workers (K3C_JOBS) need less memory.",
     ),
+    "K3-T020": Entry(
+        "tile program cannot be lowered to x86-64",
+        "The CPU target met an op, type or layout that it does not know. docs/tile.md lists what a tile program may hold.",
+    ),
+    "K3-T021": Entry(
+        "kernel needs too much stack",
+        "Tiles of a CPU kernel live on the stack; more than 2 MB in one kernel is refused. Use smaller blocks.",
+    ),
+    "K3-T022": Entry(
+        "x86-64 object cannot be built or linked",
+        "MLIR or LLVM refused the lowered kernel, or an object refers to something outside the library.",
+    ),
+    "K3-T023": Entry(
+        "CPU too old",
+        "The CPU target is built for x86-64-v3 (AVX2, FMA) and x86-64-v4 (AVX-512); this machine has neither.",
+    ),
     "K3-E001": Entry(
         "environment variable has a value that is not allowed",
         "A K3C_ variable is set to text that does not parse or lies outside its range. docs/knobs.md "

@@ -1,0 +1,193 @@
+"""Where a tile lies in a buffer, and reading and writing it a few lanes at a time.
+
+Nothing outside the buffer's extents (or past a limit) is ever touched: whole lanes go through masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from k3compiler.targets.cpu.arithmetic import literal
+from k3compiler.targets.cpu.formats import BYTES, Lanes
+from k3compiler.targets.cpu.graph import Access, Value
+from k3compiler.targets.cpu.state import State, memory_element
+from k3compiler.targets.cpu.text import vector
+
+
+@dataclass(slots=True)
+class Axis:
+    """One tile dim in memory: offsets ``low <= i < high`` are inside (None: no check needed)."""
+
+    extent: int
+    start: str
+    stride: str
+    low: str | None
+    high: str | None
+
+
+@dataclass(slots=True)
+class Region:
+    """A tile's place in a buffer, as i64 values. ``pointer`` is element (0, 0), or row 0 of a gather."""
+
+    access: Access
+    pointer: str
+    row: Axis
+    column: Axis
+    element: str
+    align: int
+
+    @property
+    def is_gather(self) -> bool:
+        return self.access.rows is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """Every element is inside, as far as can be proven here."""
+        axes = (self.row, self.column)
+        return not self.is_gather and all(a.low is None and a.high is None for a in axes)
+
+
+def locate(s: State, access: Access, shape: tuple[int, ...]) -> Region:
+    """Emits the address arithmetic of a load or store (once, before its loops)."""
+    w, buffer = s.w, access.buffer
+    strides = s.strides(buffer)
+    axes = [_axis(s, access, shape, i, strides) for i in range(len(shape))]
+    one = Axis(1, w.i64(0), w.i64(0), None, None)
+    if not shape:
+        axes = [one, one]
+    elif len(shape) == 1:
+        axes = [*axes, one] if access.rows is not None else [one, *axes]
+    elif shape[1] == 1 and shape[0] > 1 and access.rows is None:
+        axes = _as_run(s, axes)
+    offset = w.i64(0)
+    for dim, index in enumerate(access.indices):
+        is_gathered = access.rows is not None and bool(access.dims) and dim == access.dims[0]
+        if not is_gathered:
+            offset = w.add(offset, w.mul(s.wide(index), strides[dim]))
+    element = memory_element(buffer.dtype)
+    pointer = w.address(s.pointers[buffer.name], offset, element)
+    return Region(access, pointer, axes[0], axes[1], element, BYTES[buffer.dtype])
+
+
+def _as_run(s: State, axes: list[Axis]) -> list[Axis]:
+    """A column [M, 1] as a run of M: its one column must be inside for any of it to be."""
+    w, (rows, column) = s.w, axes
+    if column.low is None and column.high is None:
+        return [Axis(1, w.i64(0), w.i64(0), None, None), rows]
+    return [Axis(1, column.start, column.stride, column.low, column.high), rows]
+
+
+def _axis(s: State, access: Access, shape: tuple[int, ...], axis: int, strides: list[str]) -> Axis:
+    w, dim, size = s.w, access.dims[axis], shape[axis]
+    index, extent = access.indices[dim], access.buffer.extents[dim]
+    start = s.wide(index)
+    first, last = s.ranges.of(index)
+    is_gathered = axis == 0 and access.rows is not None
+    end, ends = s.extent(extent), [s.ranges.extent(extent)[0]]
+    if access.limits:
+        limit = access.limits[axis]
+        end = w.emit(f"arith.minsi {end}, {s.wide(limit)} : i64")
+        ends.append(s.ranges.of(limit)[0])
+    if is_gathered:
+        return Axis(size, start, strides[dim], None, end)
+    fits = last + size <= min(ends)
+    low = None if first >= 0 else w.sub(w.i64(0), start)
+    return Axis(size, start, strides[dim], low, None if fits else w.sub(end, start))
+
+
+# -- lanes ---------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Row:
+    """One row of a region: its first element and the i32 bounds of what is inside it (None: all)."""
+
+    pointer: str
+    low: str | None
+    high: str | None
+
+
+def open_row(s: State, region: Region, row: str, gathered: Callable[[Value], str]) -> Row:
+    """The row's address and bounds; ``gathered`` evaluates the tile of row numbers at this row."""
+    w, zero = s.w, s.w.i64(0)
+    inside: list[str] = []
+    rows = region.access.rows
+    if rows is not None:
+        row = w.add(w.widen(gathered(rows)), region.row.start)
+        inside.append(w.emit(f"arith.cmpi ult, {row}, {_at_least_zero(s, region.row.high)} : i64"))
+    else:
+        if region.row.low is not None:
+            inside.append(w.emit(f"arith.cmpi sge, {row}, {region.row.low} : i64"))
+        if region.row.high is not None:
+            inside.append(w.emit(f"arith.cmpi slt, {row}, {region.row.high} : i64"))
+    pointer = w.address(region.pointer, w.mul(row, region.row.stride), region.element)
+    extent = w.i64(region.column.extent)
+    low, high = region.column.low, region.column.high
+    if high is None and not inside:
+        bound = None
+    else:
+        bound = extent if high is None else w.clamp(high, 0, extent)
+        for condition in inside:
+            bound = w.emit(f"arith.select {condition}, {bound}, {zero} : i64")
+        bound = w.narrow(bound)
+    return Row(pointer, None if low is None else w.narrow(w.clamp(low, 0, extent)), bound)
+
+
+def _at_least_zero(s: State, value: str | None) -> str:
+    assert value is not None
+    return s.w.emit(f"arith.maxsi {value}, {s.w.i64(0)} : i64")
+
+
+def mask(s: State, row: Row, column: str, width: int | None) -> str | None:
+    """Which lanes from ``column`` (i64) on are inside; None for all of them."""
+    if row.low is None and row.high is None:
+        return None
+    w, lanes = s.w, Lanes(s.w, width)
+    place = w.narrow(column)
+    if width is not None:
+        start = w.emit(f"vector.broadcast {place} : i32 to {lanes.i32}")
+        place = lanes.int("addi", start, w.lanes(width))
+    conditions: list[str] = []
+    for predicate, bound in (("sge", row.low), ("slt", row.high)):
+        if bound is None:
+            continue
+        if width is not None:
+            bound = w.emit(f"vector.broadcast {bound} : i32 to {lanes.i32}")
+        conditions.append(lanes.compare_int(predicate, place, bound))
+    if len(conditions) == 1:
+        return conditions[0]
+    return w.emit(f"arith.andi {conditions[0]}, {conditions[1]} : {lanes.i1}")
+
+
+def load_lanes(s: State, region: Region, row: Row, column: str, width: int | None) -> str:
+    """Lanes ``column ..`` of a row (register type of the buffer's dtype); ``other`` outside."""
+    w, kind = s.w, vector(width, region.element)
+    offset = w.mul(column, region.column.stride)
+    pointer = w.address(row.pointer, offset, region.element)
+    inside = mask(s, row, column, width)
+    if inside is None:
+        return w.load(pointer, kind, region.align)
+    other = w.constant(literal(region.access.other, region.access.buffer.dtype), kind)
+    if width is None:
+        return w.choose(inside, [kind], lambda: [w.load(pointer, kind, region.align)], lambda: [other])[0]
+    return w.emit(
+        f"llvm.intr.masked.load {pointer}, {inside}, {other} {{alignment = {region.align} : i32}} : "
+        f"(!llvm.ptr, {vector(width, 'i1')}, {kind}) -> {kind}"
+    )
+
+
+def store_lanes(s: State, region: Region, row: Row, column: str, width: int | None, value: str) -> None:
+    """The mirror of :func:`load_lanes`."""
+    w, kind = s.w, vector(width, region.element)
+    offset = w.mul(column, region.column.stride)
+    pointer = w.address(row.pointer, offset, region.element)
+    inside = mask(s, row, column, width)
+    if inside is None:
+        w.store(value, pointer, kind, region.align)
+    elif width is None:
+        with w.when(inside):
+            w.store(value, pointer, kind, region.align)
+    else:
+        w.do(
+            f"llvm.intr.masked.store {value}, {pointer}, {inside} {{alignment = {region.align} : i32}} : "
+            f"{kind}, {vector(width, 'i1')} into !llvm.ptr"
+        )
