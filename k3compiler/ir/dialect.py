@@ -22,7 +22,8 @@ annotations`` in such files: the annotations must be objects.
 
 # pyright: reportAttributeAccessIssue=false
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from k3compiler.ir.bindings import ext, ir
 
@@ -67,47 +68,62 @@ def _rule_faults(op: Any) -> list[str]:
     found: list[str] = []
     try:
         for fault in op.faults():
-            found += [fault] if fault else []
+            if fault:
+                found.append(fault)
     except (AttributeError, IndexError, ValueError):  # a rank that no rule after it can live with
         found.append("operands: expected tensors of the ranks that the op's page gives")
     return found
 
 
+class _Form(NamedTuple):
+    """An op class's declaration."""
+
+    operands: list[Any]
+    attributes: list[Any]
+    results: list[Any]
+    known: frozenset[str]
+
+
+@cache
+def _form(op_class: Any) -> _Form:
+    operands, attributes, results, _ = ext.partition_fields(op_class._fields)
+    known = frozenset(f.name for f in attributes) | frozenset(op_class.OPTIONAL)
+    return _Form(operands, attributes, results, known)
+
+
 def _unknown_attributes(op: Any) -> Iterator[str]:
-    known = _attribute_names(type(op))
+    known = _form(type(op)).known
     for name in op.operation.attributes:
         if name not in known and "." not in name and not name.endswith("SegmentSizes"):
             yield f"attribute {name}: expected one of {', '.join(sorted(known)) or 'none'}"
 
 
 def _form_faults(op: Any) -> Iterator[str]:
-    operands, attrs, results, _ = ext.partition_fields(type(op)._fields)
+    form = _form(type(op))
     given = op.operation.attributes
-    for field in attrs:
-        if field.name not in given:
-            yield f"attribute {field.name}: expected {_kind(field.constraint)}, found none"
-        elif not _fits(given[field.name], field.constraint):
-            yield f"attribute {field.name}: expected {_kind(field.constraint)}, found {given[field.name]}"
-    yield from _value_faults("operand", op, operands, op.operation.operands, "operandSegmentSizes")
-    yield from _value_faults("result", op, results, op.operation.results, "resultSegmentSizes")
+    for field in form.attributes:
+        name, wanted = field.name, field.constraint
+        if name not in given:
+            yield f"attribute {name}: expected {_kind(wanted)}, found none"
+        elif not _fits(given[name], wanted):
+            yield f"attribute {name}: expected {_kind(wanted)}, found {given[name]}"
+    operands = [v.type for v in op.operation.operands]
+    yield from _value_faults("operand", given, form.operands, operands)
+    results = [v.type for v in op.operation.results]
+    yield from _value_faults("result", given, form.results, results)
 
 
-def _value_faults(
-    what: str, op: Any, fields: list[Any], values: Any, segments: str
-) -> Iterator[str]:
-    given = op.operation.attributes
-    if segments in given:
-        sizes = list(given[segments])
-    else:
-        sizes = [1] * len(fields)
-    if len(sizes) != len(fields) or sum(sizes) != len(values):
-        yield f"{what}s: expected {', '.join(f.name for f in fields)}, found {len(values)}"
+def _value_faults(what: str, given: Any, fields: list[Any], types: list[Any]) -> Iterator[str]:
+    segments = f"{what}SegmentSizes"
+    sizes = list(given[segments]) if segments in given else [1] * len(fields)
+    if len(sizes) != len(fields) or sum(sizes) != len(types):
+        yield f"{what}s: expected {', '.join(f.name for f in fields)}, found {len(types)}"
         return
     start = 0
     for field, size in zip(fields, sizes, strict=True):
-        for value in list(values)[start : start + size]:
-            if not _fits(value.type, field.constraint):
-                yield f"{field.name}: expected {_kind(field.constraint)}, found {value.type}"
+        for kind in types[start : start + size]:
+            if not _fits(kind, field.constraint):
+                yield f"{field.name}: expected {_kind(field.constraint)}, found {kind}"
         start += size
 
 

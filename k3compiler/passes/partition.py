@@ -76,10 +76,12 @@ class _Worker:
     def __init__(self, tp: int, ep: int) -> None:
         self.tp, self.ep = tp, ep
         self.narrowed: set[Any] = set()  # values whose columns are this rank's share
+        self.following: Any = None  # the op behind the one at hand: there its sum goes
 
     def run(self, function: Any) -> None:
         self._cut_states(function)
-        for op in list(function.entry_block.operations):
+        ops = list(function.entry_block.operations)
+        for op, self.following in zip(ops, ops[1:], strict=False):
             rule = RULES.get(type(op))
             if rule is not None:
                 rule(self, op)
@@ -177,13 +179,13 @@ class _Worker:
 
     def _sum(self, op: Any, value: Any) -> None:
         """The sum over the ranks, right behind its summand."""
-        with _behind(op):
+        with ir.InsertionPoint(self.following):
             total = build(comm.AllReduce, op, [value], [value.type], group="tp")
         value.replace_all_uses_except(total.y, total.operation)
 
     def _gather(self, op: Any) -> None:
         width = (shape(op.y)[-1] or 0) * self.tp
-        with _behind(op):
+        with ir.InsertionPoint(self.following):
             kind = tensor(element(op.y), None, width)
             whole = build(comm.AllGather, op, [op.y], [kind], group="tp", ranks=self.tp)
         op.y.replace_all_uses_except(whole.y, whole.operation)
@@ -193,13 +195,6 @@ class _Worker:
 def _is_head(op: Any) -> bool:
     """Whether a map makes the logits: they are sampled from."""
     return any(isinstance(u.owner.opview, k3.Sample | k3.Argmax) for u in op.y.uses)
-
-
-def _behind(op: Any) -> Any:
-    """The insertion point after an op."""
-    block = op.operation.block
-    following = [o for o in block.operations if op.operation.is_before_in_block(o.operation)]
-    return ir.InsertionPoint(following[0])
 
 
 def _retype(function: Any) -> None:

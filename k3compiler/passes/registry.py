@@ -81,16 +81,27 @@ def _parse_pass(item: str) -> Pass:
     return with_options(pass_class(name.strip()), options)
 
 
-def run_passes(module: Any, passes: Iterable[Pass], after: AfterPass | None = None) -> None:
-    """Runs passes in order on a module, in place, verifying after each.
+def run_passes(
+    module: Any,
+    passes: Iterable[Pass],
+    *,
+    after: AfterPass | None = None,
+    verify_each: bool = True,
+) -> None:
+    """Runs passes in order on a module, in place.
 
-    ``after(pass, module)`` is called behind every pass (printing, timing).
+    Args:
+        after: called as ``after(pass, module)`` behind every pass (printing, timing).
+        verify_each: verify after every pass; else only at the end.
 
     Raises:
         K3Error: from a pass, or K3-V001 where a pass leaves a module that does not verify.
     """
     for step in passes:
         step.run(module)
-        verify_module(module, where=f"after {step.name}")
+        if verify_each:
+            verify_module(module, where=f"after {step.name}")
         if after is not None:
             after(step, module)
+    if not verify_each:
+        verify_module(module, where="after the last pass")
