@@ -49,6 +49,10 @@ CATALOGUE: dict[str, Entry] = {
         "IR text refused",
         "A .mlir text does not parse, or holds an op that does not verify.",
     ),
+    "K3-V003": Entry(
+        "module is fine although an error is expected",
+        "`k3c opt --expect-error` wants every module of its input to be refused.",
+    ),
     "K3-P001": Entry(
         "no such pass",
         "The pass or pipeline name is not in the table. `k3c opt --help` lists them.",

@@ -35,10 +35,11 @@ def opt_command(
     require_extra("compile", where="k3c opt")
     from k3compiler.cli.opt import run_opt
 
-    run_opt(
+    text = run_opt(
         file,
         pipeline=pipeline,
         print_after=print_after,
         split_input=split_input,
         expect_error=expect_error,
     )
+    typer.echo(text, nl=False)
