@@ -11,6 +11,7 @@ from k3compiler.ir.dialect import plain, shape
 from k3compiler.package.manifest import ParamRecord, Plan, Step
 from k3compiler.passes.lower_to_tile.basics import dtype_of
 from k3compiler.passes.lower_to_tile.builder import Kernels, PlanBuilder, Scheduler
+from k3compiler.passes.lower_to_tile.order import order_updates
 from k3compiler.passes.lower_to_tile.refs import Ref
 from k3compiler.passes.lower_to_tile.workspace import plan_workspace
 
@@ -73,6 +74,7 @@ def lower_to_tile(module: Any, phase: str, kernels: Kernels, schedule: Scheduler
         schedule: block sizes and launch options by family and dimensions.
     """
     function = next(iter(module.body.operations))
+    order_updates(function)
     builder = PlanBuilder(phase, kernels, schedule)
     states = _bind_arguments(builder, function)
     params: list[ParamRecord] = []
