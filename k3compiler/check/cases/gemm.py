@@ -25,7 +25,10 @@ def normal(
 
 
 def gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
-    tokens, n, k, dtype = sizes.get("T", 7), params["N"], params["K"], params["dtype"]
+    # by default one block of tokens and a part of the next
+    block = params["block_n"] if params.get("swap") else params["block_m"]
+    tokens = sizes.get("T", block + 5)
+    n, k, dtype = params["N"], params["K"], params["dtype"]
     out_dtype = params.get("out_dtype") or dtype
     first = params.get("in_offset", 0)
     x = np.full((tokens, params["in_cols"]), np.nan, MEMORY[dtype])
@@ -49,7 +52,8 @@ def gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Cas
 
 
 def head_gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
-    tokens, dtype, heads = sizes.get("T", 5), params["dtype"], params["heads"]
+    tokens = sizes.get("T", params["block_n"] + 5)
+    dtype, heads = params["dtype"], params["heads"]
     n, k = params["N"], params["K"]
     x = np.full((tokens, heads, params["x_cols"]), np.nan, MEMORY[dtype])
     w = np.full((heads, params["w_rows"], params["w_cols"]), np.nan, MEMORY[dtype])

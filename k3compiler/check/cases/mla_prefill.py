@@ -17,7 +17,7 @@ from k3compiler.reference.mla import causal_weights
 def mla_prefill(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
     dtype, heads = params["dtype"], params["heads"]
     nope, rope, v = params["nope"], params["rope"], params["v"]
-    inputs, _ = prefill_batch(rng, sizes, CHUNK_TOKENS)
+    inputs, _ = prefill_batch(rng, {"T": 2 * params["block_m"] + 17, **sizes}, CHUNK_TOKENS)
     tokens, total = len(inputs["tokens"]), len(inputs["kv_pos"])
     q = normal(rng, (tokens, heads, nope + rope), dtype, 2.0)
     kv = normal(rng, (total, heads * (nope + v)), dtype)
