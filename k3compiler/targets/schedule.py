@@ -4,7 +4,8 @@
 
     {"family": "gemm", "targets": ["h200"], "when": {"rows": [1, 64]}, "set": {"block_m": 64, "num_warps": 4}}
 
-``targets`` may be left out (every target of the vendor), and so may ``when``: a parameter equals a value, or lies in
+A value to set may depend on a parameter: ``{"cover": "N", "at_least": 16, "at_most": 128}`` is the smallest power of
+two that holds N, within those bounds. ``targets`` may be left out (every target of the vendor), and so may ``when``: a parameter equals a value, or lies in
 an inclusive ``[low, high]`` where null is open. Of the entries that fit the most special one wins key by key: later
 files of the sorted names over earlier ones, later entries over earlier ones.
 """
@@ -27,7 +28,8 @@ ANY_FAMILY = "*"
 def schedule_for(family: str, params: Mapping[str, Any], target: str) -> dict[str, Any]:
     """What the schedule files say about a kernel of ``family`` with the static ``params`` on ``target``.
 
-    Block sizes are in the result under the names that the family's builder takes; warps and stages beside them.
+    ``params`` may hold ``phase`` (prefill or decode) besides the family's own. Block sizes are in the result under the
+    names that the family's builder takes, warps and stages beside them; a parameter that is given is not in it.
     """
     spec = find_target(target)
     chosen: dict[str, Any] = {}
@@ -38,7 +40,14 @@ def schedule_for(family: str, params: Mapping[str, Any], target: str) -> dict[st
             continue
         if all(_fits(params.get(k), rule) for k, rule in entry.get("when", {}).items()):
             chosen.update(entry["set"])
-    return chosen
+    return {k: _value(rule, params) for k, rule in chosen.items() if k not in params}
+
+
+def _value(rule: Any, params: Mapping[str, Any]) -> Any:
+    if not isinstance(rule, dict):
+        return rule
+    covered = 1 << max(params[rule["cover"]] - 1, 0).bit_length()
+    return min(max(covered, rule.get("at_least", 1)), rule.get("at_most", covered))
 
 
 def launch_part(schedule: Mapping[str, Any]) -> dict[str, Any]:
