@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from k3compiler.cli.docs import PAGES
+from k3compiler.cli.docs import MLIR_PAGES, PAGES
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -14,6 +14,12 @@ DOCS = Path(__file__).parent.parent / "docs"
 @pytest.mark.parametrize("name", list(PAGES))
 def test_page_is_current(name: str) -> None:
     assert (DOCS / name).read_text() == PAGES[name](), f"docs/{name} is stale: run make docs"
+
+
+@pytest.mark.t1
+@pytest.mark.parametrize("name", list(MLIR_PAGES))
+def test_page_from_the_compiler_is_current(name: str) -> None:
+    assert (DOCS / name).read_text() == MLIR_PAGES[name](), f"docs/{name} is stale: run make docs"
 
 
 @pytest.mark.t1

@@ -1,15 +1,21 @@
-"""Pages made from the tables: ``python -m k3compiler.cli.docs DOCS`` writes knobs, errors, targets and cli."""
+"""Pages made from the tables: ``python -m k3compiler.cli.docs DOCS`` writes all but ops.md."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from k3compiler.cli.explain import FAMILIES
 from k3compiler.errors import CATALOGUE
 from k3compiler.knobs import KNOBS
 from k3compiler.targets.base import TARGETS
+
+if TYPE_CHECKING:
+    from k3compiler.passes.base import Pass
 
 MADE_BY = "Made by `make docs` from the source; do not edit."
 
@@ -78,12 +84,43 @@ def cli_page() -> str:
     return _page("Command line", MADE_BY, help_of(), *parts)
 
 
+def passes_page() -> str:
+    """docs/passes.md; needs MLIR."""
+    from k3compiler.passes.pipelines import DECODE, PREFILL
+    from k3compiler.passes.registry import PASSES, pass_class
+
+    parts = [
+        f"{MADE_BY} `k3c opt FILE --pipeline 'a,b{{option=value}}'` runs them on text.",
+        "## Pipelines\n\n"
+        + "\n\n".join(
+            f"{phase}:\n\n```text\n" + ",\n".join(map(str, passes)) + "\n```"
+            for phase, passes in (("Prefill", PREFILL), ("Decode", DECODE))
+        ),
+        "## Passes",
+    ]
+    return _page("Passes", *parts, *(_pass_section(pass_class(name)) for name in PASSES))
+
+
+def _pass_section(pass_class: type[Pass]) -> str:
+    options = ", ".join(
+        f"`{f.name.replace('_', '-')}` ({'required' if f.default is MISSING else f.default})"
+        for f in fields(pass_class)
+    )
+    return (
+        f"### `{pass_class.name}`\n\n{inspect.cleandoc(pass_class.__doc__ or '')}\n\n"
+        f"- levels: {pass_class.from_level} to {pass_class.to_level}\n"
+        f"- options: {options or '–'}"
+    )
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "knobs.md": knobs_page,
     "errors.md": errors_page,
     "targets.md": targets_page,
     "cli.md": cli_page,
 }
+
+MLIR_PAGES: Mapping[str, Callable[[], str]] = {"passes.md": passes_page}
 
 
 def _page(title: str, *parts: str) -> str:
@@ -98,5 +135,5 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 if __name__ == "__main__":
-    for file_name, page in PAGES.items():
+    for file_name, page in {**PAGES, **MLIR_PAGES}.items():
         (Path(sys.argv[1]) / file_name).write_text(page())

@@ -20,14 +20,22 @@ def opt_command(
         ),
     ] = "",
     print_after: Annotated[
-        bool, typer.Option(help="Print the module after each pass, to standard error.")
+        bool,
+        typer.Option("--print-after", help="Print the module after each pass, to standard error."),
     ] = False,
     split_input: Annotated[
-        bool, typer.Option(help="Treat the parts between // ----- lines as modules of their own.")
+        bool,
+        typer.Option(
+            "--split-input", help="Treat the parts between // ----- lines as modules of their own."
+        ),
     ] = False,
     expect_error: Annotated[
-        bool, typer.Option(help="Print the error of each module and succeed only if it has one.")
+        bool,
+        typer.Option(
+            "--expect-error", help="Print the error of each module and succeed only if it has one."
+        ),
     ] = False,
+    locations: Annotated[bool, typer.Option("--locations", help="Print locations, too.")] = False,
 ) -> None:
     """Run named passes on MLIR text and print the result."""
     from k3compiler.cli.extras import require_extra

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,7 +13,7 @@ import typer
 from k3compiler.errors import K3Error
 
 if TYPE_CHECKING:
-    from k3compiler.check.runner import KernelRunner
+    from k3compiler.check.runner import DeviceRunner
     from k3compiler.package.reader import Package
 
 
@@ -39,7 +41,8 @@ def verify_command(
 
     opened = Package.open(package)
     check_kernels(kernel, opened)
-    rows = verify_package(opened, runner=_runner(opened, on), kernels=kernel, seed=seed)
+    with _running(opened, on, kernel) as running:
+        rows = verify_package(running, runner=_runner(running), kernels=kernel, seed=seed)
     if as_json:
         print(json.dumps(to_json(rows), indent=1))
     else:
@@ -57,14 +60,23 @@ def verify_command(
         print(f"{len(rows)} checks passed")
 
 
-def _runner(package: Package, on: str | None) -> KernelRunner:
-    """The package's binaries on its own device, or its tile programs on this CPU."""
-    if on == "cpu":
-        from k3compiler.cli.extras import require_extra
-        from k3compiler.cli.tile_runner import TileProgramRunner
+@contextmanager
+def _running(package: Package, on: str | None, kernels: list[str] | None) -> Generator[Package]:
+    """The package itself, or its CPU twin while that is wanted."""
+    if on is None:
+        yield package
+        return
+    from tempfile import TemporaryDirectory
 
-        require_extra("compile", where="k3c verify --on cpu")
-        return TileProgramRunner(package)
+    from k3compiler.cli.cpu_twin import write_cpu_twin
+    from k3compiler.cli.extras import require_extra
+
+    require_extra("compile", where="k3c verify --on cpu")
+    with TemporaryDirectory(prefix="k3c-verify-") as folder:
+        yield write_cpu_twin(package, Path(folder) / "twin", kernels=kernels)
+
+
+def _runner(package: Package) -> DeviceRunner:
     from k3compiler.check.runner import DeviceRunner
     from k3compiler.runtime.device.select import open_device
 
