@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tests.kernels.programs as programs
 from k3compiler.check.case import judge, make_case
 from k3compiler.ir.tile_interpreter import run_tile_program
 from k3compiler.ir.tile_program import describe
 from k3compiler.kernels.base import build_program
 from k3compiler.package.expr import compile_exprs
+from tests.kernels import programs
 
 pytestmark = pytest.mark.t1
 
@@ -30,7 +30,9 @@ IDS = [f"{family}-{i}" for i, (family, _, _) in enumerate(PROGRAMS)]
 
 
 @pytest.mark.parametrize(("family", "params", "sizes"), PROGRAMS, ids=IDS)
-def test_kernel_agrees_with_the_reference(family, params, sizes):
+def test_kernel_agrees_with_the_reference(
+    family: str, params: dict[str, Any], sizes: dict[str, int]
+) -> None:
     module = build_program(family, params, symbol="k")
     case = make_case(family, params, np.random.default_rng(len(family)), sizes)
     info = describe(module)

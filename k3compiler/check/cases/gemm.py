@@ -27,7 +27,7 @@ def normal(
 def gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
     # by default one block of tokens and a part of the next
     block = params["block_n"] if params.get("swap") else params["block_m"]
-    tokens = sizes.get("T", block + 5)
+    tokens = sizes.get("T", int(block) + 5)
     n, k, dtype = params["N"], params["K"], params["dtype"]
     out_dtype = params.get("out_dtype") or dtype
     first = params.get("in_offset", 0)
@@ -52,7 +52,7 @@ def gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Cas
 
 
 def head_gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
-    tokens = sizes.get("T", params["block_n"] + 5)
+    tokens = sizes.get("T", int(params["block_n"]) + 5)
     dtype, heads = params["dtype"], params["heads"]
     n, k = params["N"], params["K"]
     x = np.full((tokens, heads, params["x_cols"]), np.nan, MEMORY[dtype])
