@@ -1,0 +1,14 @@
+// RUN: k3c opt %s --split-input --expect-error | filecheck %s
+
+// CHECK: attn_res.mix_norm: query: expected 64, found 32
+func.func @mix_norm(%a: tensor<?x64xf32>, %b: tensor<64xf32>, %c: tensor<?x64xf32>, %d: tensor<32xf32>, %e: tensor<64xf32>, %f: tensor<?x64xf32>) -> (tensor<?x64xf32>, tensor<?x64xf32>) {
+  %r:2 = "attn_res.mix_norm"(%a, %b, %c, %d, %e, %f) {eps = 1.000000e-05 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1>, out_eps = 1.000000e-05 : f64} : (tensor<?x64xf32>, tensor<64xf32>, tensor<?x64xf32>, tensor<32xf32>, tensor<64xf32>, tensor<?x64xf32>) -> (tensor<?x64xf32>, tensor<?x64xf32>)
+  return %r#0, %r#1 : tensor<?x64xf32>, tensor<?x64xf32>
+}
+
+// -----
+// CHECK: attn_res.mix_norm: snapshot type: expected tensor<?x64xf32>, found tensor<64xf32>; norm: expected 64, found ?x64; new_sum: expected no use without an addend (use sum)
+func.func @mix_norm(%a: tensor<?x64xf32>, %b: tensor<64xf32>, %c: tensor<?x64xf32>, %d: tensor<64xf32>, %e: tensor<64xf32>, %f: tensor<?x64xf32>) -> (tensor<?x64xf32>, tensor<?x64xf32>) {
+  %r:2 = "attn_res.mix_norm"(%a, %b, %c, %d, %e, %f) {eps = 1.000000e-05 : f64, operandSegmentSizes = array<i32: 1, 1, 2, 1, 1, 0>, out_eps = 1.000000e-05 : f64} : (tensor<?x64xf32>, tensor<64xf32>, tensor<?x64xf32>, tensor<64xf32>, tensor<64xf32>, tensor<?x64xf32>) -> (tensor<?x64xf32>, tensor<?x64xf32>)
+  return %r#0, %r#1 : tensor<?x64xf32>, tensor<?x64xf32>
+}
