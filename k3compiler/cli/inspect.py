@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,9 @@ import typer
 if TYPE_CHECKING:
     from k3compiler.package.reader import Package
     from k3compiler.package.summary import KernelRow, Point
+
+
+PHASES = ("prefill", "decode")  # in the order of use, not of the manifest's keys
 
 
 def inspect_command(
@@ -33,6 +37,7 @@ def inspect_command(
     from k3compiler.package.summary import Point, markdown_table
 
     opened = Package.open(package)
+    opened = replace(opened, plans={phase: opened.plans[phase] for phase in PHASES})
     points: dict[str, Point] = {
         "prefill": Point(tokens=max(tokens, seqs), seqs=seqs, context=context),
         "decode": Point(tokens=seqs, seqs=seqs, context=context),

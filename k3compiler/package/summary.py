@@ -195,14 +195,17 @@ def step_name(step: Step) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """Layers whose steps are the same one for one; ``steps`` are those of the first."""
+    """Layers with the same ops in the same order; ``steps`` are those of the first."""
 
     layers: tuple[int, ...]
     steps: tuple[Step, ...]
 
     @property
     def title(self) -> str:
-        return f"layers {format_layers(self.layers)}" if self.layers else "outside the layers"
+        if not self.layers:
+            return "outside the layers"
+        word = "layer" if len(self.layers) == 1 else "layers"
+        return f"{word} {format_layers(self.layers)}"
 
 
 def layer_groups(plan: Plan) -> list[LayerGroup]:
@@ -210,10 +213,9 @@ def layer_groups(plan: Plan) -> list[LayerGroup]:
     by_layer: dict[int | None, list[Step]] = defaultdict(list)
     for step in plan.steps:
         by_layer[step.layer].append(step)
-    groups: dict[tuple[tuple[str, str], ...], list[int | None]] = defaultdict(list)
+    groups: dict[tuple[bool, tuple[str, ...]], list[int | None]] = defaultdict(list)
     for layer, steps in by_layer.items():
-        key = tuple((step_name(step), step.op) for step in steps)
-        groups[key if layer is not None else (("", ""), *key)].append(layer)
+        groups[layer is None, tuple(step.op for step in steps)].append(layer)
     return [
         LayerGroup(tuple(n for n in layers if n is not None), tuple(by_layer[layers[0]]))
         for layers in sorted(

@@ -116,7 +116,7 @@ def test_workspace_uses_the_plans_own_symbols() -> None:
 
 def test_like_layers_are_one_group() -> None:
     groups = layer_groups(layered_plan())
-    assert [group.title for group in groups] == ["outside the layers", "layers 0, 2", "layers 1"]
+    assert [group.title for group in groups] == ["outside the layers", "layers 0, 2", "layer 1"]
     assert [len(group.steps) for group in groups] == [1, 1, 3]
 
 
