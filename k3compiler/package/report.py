@@ -102,7 +102,8 @@ def _phase(manifest: Manifest, plan: Plan, point: Point) -> str:
         f"<h2>{escape(plan.phase)}: {len(plan.steps)} steps</h2>\n"
         f"<p>Floors and sizes at {where}. A floor is what one launch must move and compute at least.</p>\n"
         f"{_kernel_table(manifest, plan, point)}\n"
-        f"<h3>Steps, layer by layer</h3><p>Layers with the same ops are drawn once. Hover for kernel and arguments (of the first).</p>\n"
+        "<h3>Steps, layer by layer</h3>"
+        "<p>Layers with the same ops are drawn once. Hover for kernel and arguments (of the first).</p>\n"
         f'<div class="draw">{groups}</div>\n'
         f"<h3>Workspace: {workspace} in {len(plan.storage)} blocks</h3>"
         "<p>A row is a block of memory, a bar the buffer that lives in it from its first to its last step.</p>\n"
