@@ -69,7 +69,7 @@ def kda_inputs(
 ) -> None:
     """Conv + SiLU, L2 norms, log-decay and its sum since the chunk's first row, beta.
 
-    One program per (head, chunk); ``block_k`` and ``block_v`` cover Dk and Dv. Tokens before the step come
+    Programs (q, k, v or gates; head; chunk); ``block_k`` and ``block_v`` cover Dk and Dv. Tokens before the step come
     from ``kda_conv`` of the sequence's slot (zeros where ``seq_ctx`` is 0).
 
     Shapes: x ``[T, in_cols]``; f ``[T, H*Dk]``; conv_w ``[2*H*Dk + H*Dv, conv_size]`` f32 (channels q, k, v);
@@ -95,36 +95,30 @@ def kda_inputs(
     v_out = p.buffer("v", dtype, ("T", heads, v_dim), "w")
     g_out = p.buffer("g", "f32", ("T", heads, k_dim), "w")
     beta_out = p.buffer("beta", "f32", ("T", heads), "w")
-    h, chunk = p.program_id(0), p.program_id(1)
+    part, h, chunk = (p.program_id(axis) for axis in range(3))
     seq, start, end = (b.load((chunk,)) for b in (chunk_seq, chunk_start, chunk_end))
-    rows = _ConvChunk(
-        x,
-        conv_w,
-        conv,
-        start,
-        end,
-        seq_start.load((seq,)),
-        seq_slot.load((seq,)),
-        seq_ctx.load((seq,)).eq(0),
-        conv_size,
-    )
-    key, value = h * k_dim, h * v_dim
-    keys, whole = heads * k_dim, (CHUNK_TOKENS, block_k)
+    first, slot, fresh = seq_start.load((seq,)), seq_slot.load((seq,)), seq_ctx.load((seq,)).eq(0)
+    rows = _ConvChunk(x, conv_w, conv, start, end, first, slot, fresh, conv_size)
+    key, value, keys = h * k_dim, h * v_dim, heads * k_dim
+    at, k_ends = (start, h, 0), (end, k_dim)
 
-    q = unit_rows(rows.silu(key + q_offset, key, block_k, k_dim)) * k_dim**-0.5
-    q_out.store((start, h, 0), q.to(dtype), dims=(0, 2), limits=(end, k_dim))
-    k = unit_rows(rows.silu(key + k_offset, key + keys, block_k, k_dim))
-    k_out.store((start, h, 0), k.to(dtype), dims=(0, 2), limits=(end, k_dim))
-    v = rows.silu(value + v_offset, value + 2 * keys, block_v, v_dim)
-    v_out.store((start, h, 0), v.to(dtype), dims=(0, 2), limits=(end, v_dim))
-
-    logits = f.load((start, key), whole, limits=(end, key + k_dim)).to("f32")
-    bias = dt_bias.load((key,), (block_k,), limits=(key + k_dim,)).expand(0)
-    g = log_decay(logits, bias, exp(a_log.load((h,))), lower_bound)
-    g_out.store((start, h, 0), g.cumsum(0), dims=(0, 2), limits=(end, k_dim))
-    beta = x.load((start, h + beta_offset), (CHUNK_TOKENS,), dims=[0], limits=(end,)).to("f32")
-    beta_out.store((start, h), sigmoid(beta), dims=[0], limits=(end,))
-    p.grid(heads, "NC")
+    with p.when(part.eq(0)):
+        q = unit_rows(rows.silu(key + q_offset, key, block_k, k_dim)) * k_dim**-0.5
+        q_out.store(at, q.to(dtype), dims=(0, 2), limits=k_ends)
+    with p.when(part.eq(1)):
+        k = unit_rows(rows.silu(key + k_offset, key + keys, block_k, k_dim))
+        k_out.store(at, k.to(dtype), dims=(0, 2), limits=k_ends)
+    with p.when(part.eq(2)):
+        v = rows.silu(value + v_offset, value + 2 * keys, block_v, v_dim)
+        v_out.store(at, v.to(dtype), dims=(0, 2), limits=(end, v_dim))
+    with p.when(part.eq(3)):
+        logits = f.load((start, key), (CHUNK_TOKENS, block_k), limits=(end, key + k_dim)).to("f32")
+        bias = dt_bias.load((key,), (block_k,), limits=(key + k_dim,)).expand(0)
+        g = log_decay(logits, bias, exp(a_log.load((h,))), lower_bound)
+        g_out.store(at, g.cumsum(0), dims=(0, 2), limits=k_ends)
+        beta = x.load((start, h + beta_offset), (CHUNK_TOKENS,), dims=[0], limits=(end,)).to("f32")
+        beta_out.store((start, h), sigmoid(beta), dims=[0], limits=(end,))
+    p.grid(4, heads, "NC")
 
 
 def kda_conv_state(

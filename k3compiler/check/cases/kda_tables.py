@@ -31,7 +31,7 @@ class RaggedStep:
 def ragged_step(rng: np.random.Generator, sizes: dict[str, int]) -> RaggedStep:
     """``T`` tokens in ``S`` sequences, some with context; segments of ``L`` chunks; some checkpoints."""
     count = sizes.get("S", 3)
-    tokens = max(sizes.get("T", 150), count)
+    tokens = max(sizes.get("T", 300), count)
     chunk_parts: list[tuple[Array, Array]] = []
     seg_chunk, seq_seg, chunk_seq, seg_seq = [0], [0], [], []
     starts = np.concatenate([[0], np.cumsum(_lengths(rng, count, tokens))]).astype(np.int32)
@@ -42,7 +42,7 @@ def ragged_step(rng: np.random.Generator, sizes: dict[str, int]) -> RaggedStep:
         chunk_parts.append((first + starts[s], last + starts[s]))
         chunk_seq += [s] * len(first)
         ends = [
-            *range(before + sizes.get("L", 2), len(chunk_seq), sizes.get("L", 2)),
+            *range(before + sizes.get("L", 1), len(chunk_seq), sizes.get("L", 1)),
             len(chunk_seq),
         ]
         seg_chunk += ends
