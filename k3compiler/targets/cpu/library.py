@@ -7,12 +7,13 @@ from typing import Literal, get_args
 
 from k3compiler.errors import K3Error
 from k3compiler.ir.bindings import ir
-from k3compiler.ir.context import parse_module, print_module
+from k3compiler.ir.context import parse_module
 from k3compiler.targets.cpu import elf
 from k3compiler.targets.cpu.graph import read_program
-from k3compiler.targets.cpu.lower import SECTION, lower
+from k3compiler.targets.cpu.lower import lower
 from k3compiler.targets.cpu.objects import to_object
 from k3compiler.targets.cpu.runner import RUNNER_SYMBOL, runner_text
+from k3compiler.targets.cpu.state import SECTION
 
 Level = Literal["x86-64-v3", "x86-64-v4"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -68,5 +69,3 @@ def _checked(level: str) -> Level:
             return known
     raise K3Error("K3-T020", where="level", expected=" or ".join(LEVELS), found=repr(level))
 
-
-__all__ = ["LEVELS", "Level", "compile_library", "compile_object", "compile_runner", "link", "lowered_text", "print_module"]

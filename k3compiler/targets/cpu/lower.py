@@ -16,11 +16,8 @@ from k3compiler.targets.cpu.memory import locate
 from k3compiler.targets.cpu.nests import copy, materialize, reduce, scan, store, transpose_slot
 from k3compiler.targets.cpu.plan import is_lazy_op
 from k3compiler.targets.cpu.scaled import dot_scaled
-from k3compiler.targets.cpu.state import Slot, State, memory_element
+from k3compiler.targets.cpu.state import Slot, State, attributes, memory_element
 from k3compiler.targets.cpu.views import valid_of
-
-SECTION = ".text.k3"
-
 
 def lower(program: Program, level: str) -> str:
     """The kernel as MLIR text, for an x86-64 psABI level.
@@ -36,16 +33,7 @@ def lower(program: Program, level: str) -> str:
         _block(s, program.body)
     signature = "(%args: !llvm.ptr, %lo: i64, %hi: i64, %gx: i64, %gy: i64)"
     head = f"llvm.func @{program.symbol}{signature} attributes {attributes(level)} {{"
-    return "\n".join([head, w.text(), "llvm.return", "}", ""])
-
-
-def attributes(level: str) -> str:
-    """What pins a function's code to an ISA level, whatever machine compiles it."""
-    passthrough = ", ".join([
-        '"noinline"', '"nounwind"', '"no-builtins"', f'["target-cpu", "{level}"]', '["target-features", ""]',
-        '["tune-cpu", "generic"]', '["prefer-vector-width", "512"]',
-    ])  # fmt: skip
-    return f'{{passthrough = [{passthrough}], section = "{SECTION}"}}'
+    return "\n".join([*s.functions.values(), head, w.text(), "llvm.return", "}", ""])
 
 
 def _arguments(s: State) -> None:

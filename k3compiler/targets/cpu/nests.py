@@ -300,32 +300,34 @@ def transpose_lanes(s: State, rows: list[str], element: str) -> list[str]:
 
 
 def transpose(
-    s: State, pointer: str, stride: str, target: Slot, shape: tuple[int, int], *, element: str, size: int,
-    columns: str | None = None,
-) -> None:  # fmt: skip
-    """A row-major ``shape`` at ``pointer`` into ``target`` as its transpose.
+    s: State, pointer: str, stride: str, target: Slot, shape: tuple[int, int], *, columns: str | None = None
+) -> None:
+    """A row-major ``shape`` at ``pointer`` into ``target`` (whose elements they are) as its transpose.
 
     ``columns`` (i64) bounds what is needed; up to a block more is read, within ``shape``.
     """
-    w, (m, n) = s.w, shape
+    m, n = shape
+    size, element = BYTES[target.dtype], target.element
     block = min(m, n, (16 if s.has_avx512 else 8) if size == 4 else 1)
-    step, zero = w.i64(block), w.i64(0)
-    kind = vector(block, element)
-    with w.loop(zero, w.i64(m), step) as outer, w.loop(zero, columns or w.i64(n), step) as inner:
-        lanes: list[str] = []
-        for u in range(block):
-            row = w.mul(w.add(outer.index, w.i64(u)), stride)
-            at = w.address(pointer, w.add(row, inner.index), element)
-            lanes.append(w.load(at, kind, size))
-        for u, line in enumerate(transpose_lanes(s, lanes, element)):
-            column = w.mul(w.add(inner.index, w.i64(u)), w.i64(m))
-            at = w.address(target.pointer, w.add(column, outer.index), element)
-            w.store(line, at, kind, size)
+
+    def build(names: list[str]) -> None:
+        source, step, out, rows, last = names
+        w, kind = s.w, vector(block, element)
+        with w.loop(w.i64(0), rows, w.i64(block)) as outer, w.loop(w.i64(0), last, w.i64(block)) as inner:
+            lanes: list[str] = []
+            for u in range(block):
+                row = w.mul(w.add(outer.index, w.i64(u)), step)
+                lanes.append(w.load(w.address(source, w.add(row, inner.index), element), kind, size))
+            for u, line in enumerate(transpose_lanes(s, lanes, element)):
+                column = w.mul(w.add(inner.index, w.i64(u)), rows)
+                w.store(line, w.address(out, w.add(column, outer.index), element), kind, size)
+
+    w = s.w
+    ends = [(w.i64(m), "i64"), (columns or w.i64(n), "i64")]
+    arguments = [(pointer, "!llvm.ptr"), (stride, "i64"), (target.pointer, "!llvm.ptr"), *ends]
+    s.call(f"transpose_{element}_{block}", arguments, build)
 
 
 def transpose_slot(s: State, source: Slot, target: Slot, shape: tuple[int, int]) -> None:
     """The transpose of a stored tile of ``shape``."""
-    dtype = source.dtype
-    transpose(
-        s, source.pointer, s.w.i64(shape[1]), target, shape, element=source.element, size=BYTES[dtype]
-    )
+    transpose(s, source.pointer, s.w.i64(shape[1]), target, shape)

@@ -1,4 +1,7 @@
-"""Bounds of i32 scalars, to drop checks that cannot fail."""
+"""Bounds of i32 scalars, to drop checks that cannot fail.
+
+Arithmetic is taken not to overflow; division and remainder are of non-negative numbers (docs/tile.md).
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,7 @@ class Ranges:
     def of(self, value: Value) -> Interval:
         if value not in self.known:
             low, high = self._compute(value)
-            fits = -LIMIT - 1 <= low and high <= LIMIT
-            self.known[value] = (low, high) if fits else _UNKNOWN
+            self.known[value] = max(low, -LIMIT - 1), min(high, LIMIT)
         return self.known[value]
 
     def extent(self, extent: int | Value) -> Interval:
@@ -72,10 +74,10 @@ def _combine(name: str, a: Interval, b: Interval) -> Interval:
             return min(a[0], b[0]), min(a[1], b[1])
         case "arith.maxsi":
             return max(a[0], b[0]), max(a[1], b[1])
-        case "arith.divsi" if a[0] >= 0 and b[0] > 0:
-            return a[0] // b[1], a[1] // b[0]
-        case "arith.remsi" if a[0] >= 0 and b[0] > 0:
-            return 0, min(a[1], b[1] - 1)
+        case "arith.divsi":
+            return max(a[0], 0) // max(b[1], 1), a[1] // max(b[0], 1)
+        case "arith.remsi":
+            return 0, max(min(a[1], b[1] - 1), 0)
         case "arith.andi" if b[0] >= 0:
             return 0, b[1]
         case _:

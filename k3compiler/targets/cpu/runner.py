@@ -21,7 +21,7 @@ core away with sched_yield between looks. All threads of a run must pass the sam
 
 from __future__ import annotations
 
-from k3compiler.targets.cpu.lower import attributes
+from k3compiler.targets.cpu.state import attributes
 
 RUNNER_SYMBOL = "k3_run"
 ROW_WORDS = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from k3compiler.errors import K3Error
@@ -11,7 +12,17 @@ from k3compiler.targets.cpu.plan import Plan
 from k3compiler.targets.cpu.ranges import Ranges
 from k3compiler.targets.cpu.text import Writer
 
+SECTION = ".text.k3"
 STACK_LIMIT_BYTES = 2 * 1024 * 1024
+
+
+def attributes(level: str) -> str:
+    """What pins a function's code to an ISA level, whatever machine compiles it."""
+    passthrough = ", ".join([
+        '"noinline"', '"nounwind"', '"no-builtins"', f'["target-cpu", "{level}"]', '["target-features", ""]',
+        '["tune-cpu", "generic"]', '["prefer-vector-width", "512"]',
+    ])  # fmt: skip
+    return f'{{dso_local, passthrough = [{passthrough}], section = "{SECTION}"}}'
 
 
 @dataclass(eq=False, slots=True)
@@ -54,6 +65,7 @@ class State:
     slots: dict[Value, Slot] = field(default_factory=dict)
     valid: dict[Value, Valid] = field(default_factory=dict)
     program_ids: list[str] = field(default_factory=list)
+    functions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.plan = Plan(self.program)
@@ -65,6 +77,27 @@ class State:
     @property
     def has_avx512(self) -> bool:
         return self.level == "x86-64-v4"
+
+    # -- functions -----------------------------------------------------------------------------
+    def call(
+        self, name: str, arguments: Sequence[tuple[str, str]], build: Callable[[list[str]], None]
+    ) -> None:
+        """Calls a function private to this kernel, written by ``build`` at its first use.
+
+        ``name`` says everything that its code depends on besides ``arguments`` (value, type). What is
+        large and needed often (products, transposes) is compiled once this way.
+        """
+        name = f"{self.program.symbol}.{name}"
+        if name not in self.functions:
+            outer, self.w = self.w, Writer()
+            names = [f"%arg{i}" for i in range(len(arguments))]
+            build(names)
+            heads = ", ".join(f"{n}: {kind}" for n, (_, kind) in zip(names, arguments, strict=True))
+            body, self.w = self.w.text(), outer
+            self.functions[name] = (
+                f"llvm.func @{name}({heads}) attributes {attributes(self.level)} {{\n{body}\nllvm.return\n}}\n"
+            )
+        self.w.call(name, arguments)
 
     # -- buffers -------------------------------------------------------------------------------
     def allocate(self, size: int, dtype: str = "f32") -> Slot:

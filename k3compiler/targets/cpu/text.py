@@ -192,6 +192,11 @@ class Writer:
         self.do("}")
         return [f"{group}#{i}" for i in range(len(types))] if len(types) > 1 else [group]
 
+    def call(self, function: str, arguments: Sequence[tuple[str, str]]) -> None:
+        """Calls a function of this module that returns nothing."""
+        values, kinds = ", ".join(v for v, _ in arguments), ", ".join(k for _, k in arguments)
+        self.do(f"llvm.call @{function}({values}) : ({kinds}) -> ()")
+
     def text(self) -> str:
         """Everything, in order."""
         return "\n".join([*self.header, *_flatten(self.root)])

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from k3compiler.targets.cpu.evaluate import elementwise
 from k3compiler.targets.cpu.formats import Lanes, cast, to_bf16, to_f32
 from k3compiler.targets.cpu.graph import Op, Value
 from k3compiler.targets.cpu.memory import Region, locate
 from k3compiler.targets.cpu.nests import materialize
 from k3compiler.targets.cpu.plan import is_lazy_op, is_strided
 from k3compiler.targets.cpu.state import Slot, State, Valid
-
-__all__ = ["View", "elementwise", "release", "valid_of", "view"]
 
 
 @dataclass(slots=True)
