@@ -91,7 +91,11 @@ def _access(e: Emitter, op: Any, tile: Any) -> _Access:
 
 def _other(op: Any, out: Any) -> str:
     value = op.other.value
-    return repr(int(value)) if isinstance(out.element_type, ir.IntegerType) else f"{value:e}"
+    if isinstance(out.element_type, ir.IntegerType):
+        return repr(int(value))
+    if isfinite(value):
+        return f"{value:e}"
+    return str(ir.FloatAttr.get(out.element_type, value)).partition(" :")[0]  # its bits, in hex
 
 
 # -- addresses -----------------------------------------------------------------------------------
