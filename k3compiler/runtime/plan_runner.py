@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from k3compiler.dtypes import itemsize
+from k3compiler.dtypes import itemsize, numpy_dtype
 from k3compiler.errors import K3Error
 from k3compiler.package.expr import Expr, compile_exprs, evaluate
 from k3compiler.package.manifest import CallStep, CollectiveStep, KernelRecord, Plan
@@ -24,6 +24,10 @@ Array = NDArray[Any]
 POISON_BYTE = 0xFF  # all ones is NaN in f32, bf16 and f16
 
 
+StepHook = Callable[["PlanRunner", StepInputs], None]
+"""Called between two steps of a plan; may read and write the runner's buffers."""
+
+
 class PlanRunner:
     """Runs one plan, step after step, with memory that grows to the largest step seen.
 
@@ -35,6 +39,9 @@ class PlanRunner:
         fixed: weights (``w:<param>``) and states, with their dtypes and shapes.
         constants: symbols that never change (``PAGES``, ``SLOTS``, ``rank``).
         poison: fill workspace and outputs with NaN before every step.
+
+    Attributes:
+        after_step: hooks by step index, for checks; while there are any, nothing is recorded.
 
     Raises:
         K3Error: K3-R007 a collective over several ranks, K3-K003 a name that nothing provides.
@@ -65,6 +72,7 @@ class PlanRunner:
         ids = {name: index for index, name in enumerate(self._names)}
         self.table = LaunchTable(plan.steps, kernels, ids, hidden_slots=device.hidden_slots)
         self._program = device.program(self.table)
+        self.after_step: dict[int, StepHook] = {}
         self._symbols: dict[str, int] = {}
         self._step_symbols: dict[str, int] = {}
 
@@ -150,12 +158,35 @@ class PlanRunner:
         self._inputs.write(step.arrays)
         if self._poison:
             self.poison()
-        is_decode = self.plan.phase == "decode"
-        key = tuple(step.symbols.values()) if is_decode else None
-        self._program.run(self._calls(), key)
+        self._launch(step)
         self._device.synchronize()
         refs = {name: self.tensor(name) for name in fetch}
         return {n: self._device.download(r.buffer, r.dtype, r.shape) for n, r in refs.items()}
+
+    def _launch(self, step: StepInputs) -> None:
+        """All steps at once, or cut after every step that a hook waits for."""
+        calls = self._calls()
+        if not self.after_step:
+            is_decode = self.plan.phase == "decode"
+            self._program.run(calls, tuple(step.symbols.values()) if is_decode else None)
+            return
+        begin = 0
+        for index in [*sorted(self.after_step), len(self.plan.steps) - 1]:
+            self._program.run(calls, None, self.table.items_of(begin, index + 1))
+            begin = index + 1
+            if index in self.after_step:
+                self.after_step[index](self, step)
+
+    def read(self, name: str) -> Array:
+        """A host copy of a buffer, weight or state in its current shape."""
+        ref = self.tensor(name)
+        return self._device.download(ref.buffer, ref.dtype, ref.shape)
+
+    def write(self, name: str, values: Array) -> None:
+        """Replace the contents of a buffer or state (for hooks)."""
+        ref = self.tensor(name)
+        assert values.shape == ref.shape, f"{name} is {ref.shape}, not {values.shape}"
+        self._device.upload(ref.buffer, values.astype(numpy_dtype(ref.dtype)))
 
     def _resize(self, symbols: Mapping[str, int]) -> None:
         self._step_symbols = dict(symbols)

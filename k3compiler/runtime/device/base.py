@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from k3compiler.package.reader import Package
-from k3compiler.runtime.device.launch_table import LaunchTable
+from k3compiler.runtime.device.launch_table import Item, LaunchTable
 
 Array = NDArray[Any]
 
@@ -45,11 +45,17 @@ class LibraryCall:
 class Program(Protocol):
     """A plan's launches, bound to a device."""
 
-    def run(self, calls: Sequence[LibraryCall], graph_key: tuple[int, ...] | None) -> None:
-        """Run every step in order with the table as it is patched now.
+    def run(
+        self,
+        calls: Sequence[LibraryCall],
+        graph_key: tuple[int, ...] | None,
+        items: Sequence[Item] | None = None,
+    ) -> None:
+        """Run every step (or the ``items`` given) in order with the table as it is patched now.
 
         Args:
             calls: one per library call of the plan, in order.
+            items: some of the table's, without a recording.
             graph_key: where a device can replay, runs with an equal key may be one recording: the
                 pointers, scalars and grids are the same.
         """

@@ -22,7 +22,7 @@ from k3compiler.dtypes import numpy_dtype
 from k3compiler.errors import K3Error
 from k3compiler.package.reader import Package
 from k3compiler.runtime.device.base import Array, Buffer, LibraryCall, TensorRef
-from k3compiler.runtime.device.launch_table import LaunchTable
+from k3compiler.runtime.device.launch_table import CallItem, Item, LaunchTable
 
 ALIGN_BYTES = 64
 _ROW_WORDS = 8
@@ -163,17 +163,23 @@ class CpuProgram:
         rows[:, 1] = table.arg_addresses()
         self._base = self._memory.pointer
 
-    def run(self, calls: Sequence[LibraryCall], graph_key: tuple[int, ...] | None) -> None:
+    def run(
+        self,
+        calls: Sequence[LibraryCall],
+        graph_key: tuple[int, ...] | None,
+        items: Sequence[Item] | None = None,
+    ) -> None:
         rows, grids = self._rows, self._table.grids
         rows[:, 2] = grids.prod(axis=1)
         rows[:, 3:5] = grids[:, :2]
         rows[:, 5] = 0
         rows[:, 6] = np.maximum(1, rows[:, 2] // self._pieces)
-        for index, (first, end) in enumerate(self._table.segments):
-            if end > first:
-                self._run_rows(self._base + first * _ROW_WORDS * 8, end - first)
-            if index < len(calls):
-                _library_call(calls[index])
+        for item in self._table.items if items is None else items:
+            if isinstance(item, CallItem):
+                _library_call(calls[item.index])
+            else:
+                address = self._base + item.first * _ROW_WORDS * 8
+                self._run_rows(address, item.end - item.first)
 
 
 def _interpret_rows(address: int, count: int) -> None:

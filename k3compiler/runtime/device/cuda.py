@@ -22,7 +22,7 @@ from k3compiler.errors import K3Error
 from k3compiler.package.manifest import KernelRecord
 from k3compiler.package.reader import Package
 from k3compiler.runtime.device.base import Array, Buffer, LibraryCall, TensorRef
-from k3compiler.runtime.device.launch_table import LaunchTable
+from k3compiler.runtime.device.launch_table import CallItem, Item, LaunchTable
 
 _WARP_THREADS = 32
 _STATIC_SHARED_BYTES = 48 << 10
@@ -224,12 +224,17 @@ class CudaProgram:
         self._graphs: dict[tuple[int, ...], Any] = {}
         self._version = -1
 
-    def run(self, calls: Sequence[LibraryCall], graph_key: tuple[int, ...] | None) -> None:
+    def run(
+        self,
+        calls: Sequence[LibraryCall],
+        graph_key: tuple[int, ...] | None,
+        items: Sequence[Item] | None = None,
+    ) -> None:
         self._place_scratch()
         if self._version != self._table.version:
             self._graphs, self._version = {}, self._table.version
-        if graph_key is None or not self._device.graphs:
-            self._launch(calls)
+        if graph_key is None or items is not None or not self._device.graphs:
+            self._launch(calls, items)
         elif graph_key in self._graphs:
             self._graphs[graph_key].replay()
         else:
@@ -244,18 +249,19 @@ class CudaProgram:
             self._launch(calls)
         return graph
 
-    def _launch(self, calls: Sequence[LibraryCall]) -> None:
+    def _launch(self, calls: Sequence[LibraryCall], items: Sequence[Item] | None = None) -> None:
         torch, index = self._device.torch, self._device.index
         stream = torch.cuda.current_stream(index).cuda_stream
         grids = self._table.grids.tolist()
-        for at, (first, end) in enumerate(self._table.segments):
-            for launch in range(first, end):
+        for item in self._table.items if items is None else items:
+            if isinstance(item, CallItem):
+                with self._device.launch_range(calls[item.index].label):
+                    self._call(calls[item.index])
+                continue
+            for launch in range(item.first, item.end):
                 if all(grids[launch]):
                     with self._device.launch_range(self._labels[launch]):
                         self._launch_one(launch, grids[launch], stream)
-            if at < len(calls):
-                with self._device.launch_range(calls[at].label):
-                    self._call(calls[at])
 
     def _launch_one(self, launch: int, grid: list[int], stream: int) -> None:
         (status,) = self._device.driver.cuLaunchKernel(

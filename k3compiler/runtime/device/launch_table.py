@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -24,7 +25,6 @@ from k3compiler.package.expr import Expr, compile_exprs
 from k3compiler.package.manifest import (
     ArgRecord,
     CallStep,
-    CollectiveStep,
     KernelRecord,
     LaunchStep,
     Step,
@@ -34,11 +34,29 @@ _FLOAT_PREFIX = "f:"
 _SLOT_BYTES = 8
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchRun:
+    """The launches ``first .. end``, with nothing between them."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallItem:
+    """Library call number ``index`` of the plan."""
+
+    index: int
+
+
+Item = LaunchRun | CallItem
+
+
 class LaunchTable:
     """Arguments and grids of the launches in ``steps``.
 
     Args:
-        steps: the plan's steps; library calls cut the launches into segments.
+        steps: the plan's steps; library calls cut the launches into runs.
         kernels: by symbol.
         buffer_ids: buffer name -> index into the pointers given to :meth:`bind`.
         hidden_slots: extra zero slots after each launch's arguments.
@@ -54,7 +72,8 @@ class LaunchTable:
     ) -> None:
         self.launches = tuple(s for s in steps if isinstance(s, LaunchStep))
         self.kernels = tuple(kernels[s.launch] for s in self.launches)
-        self.segments = _segments(steps)
+        self._steps = tuple(steps)
+        self.items = self.items_of(0, len(steps))
         self.version = 0  # grows whenever an address changes: recordings are stale then
         counts = np.array([len(s.args) + hidden_slots for s in self.launches], np.int64)
         ends = np.cumsum(counts)
@@ -94,9 +113,27 @@ class LaunchTable:
     def __len__(self) -> int:
         return len(self.launches)
 
-    @property
-    def num_calls(self) -> int:
-        return len(self.segments) - 1
+    def items_of(self, begin: int, end: int) -> tuple[Item, ...]:
+        """What the steps ``begin .. end`` do, in order; neighbouring launches are one run.
+
+        A collective of one rank is the identity and leaves no trace.
+        """
+        items: list[Item] = []
+        launch = sum(isinstance(s, LaunchStep) for s in self._steps[:begin])
+        call = sum(isinstance(s, CallStep) for s in self._steps[:begin])
+        for step in self._steps[begin:end]:
+            if isinstance(step, CallStep):
+                items.append(CallItem(call))
+                call += 1
+            elif isinstance(step, LaunchStep):
+                last = items[-1] if items else None
+                first = launch
+                if isinstance(last, LaunchRun):
+                    first = last.first
+                    items.pop()
+                launch += 1
+                items.append(LaunchRun(first, launch))
+        return tuple(items)
 
     def bind(self, pointers: NDArray[np.int64]) -> None:
         """Write buffer addresses (after memory was allocated or moved)."""
@@ -133,22 +170,6 @@ class LaunchTable:
             "grid": tuple(self.grids[launch].tolist()),
             "args": dict(zip(names, values, strict=True)),
         }
-
-
-def _segments(steps: Sequence[Step]) -> tuple[tuple[int, int], ...]:
-    """Runs of launches ``[first, end)`` between library calls; one more than there are calls.
-
-    A collective of one rank is the identity and leaves no trace.
-    """
-    cuts, count = [0], 0
-    for step in steps:
-        if isinstance(step, LaunchStep):
-            count += 1
-        elif isinstance(step, CallStep):
-            cuts.append(count)
-        else:
-            assert isinstance(step, CollectiveStep)
-    return tuple(zip(cuts, [*cuts[1:], count], strict=True))
 
 
 def _buffer_id(text: str, buffer_ids: Mapping[str, int], step: LaunchStep) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from k3compiler.package.reader import Package
 from k3compiler.runtime.device.base import LibraryCall
 from k3compiler.runtime.device.cpu import HostMemory
-from k3compiler.runtime.device.launch_table import LaunchTable
+from k3compiler.runtime.device.launch_table import CallItem, Item, LaunchTable
 
 
 class NullDevice(HostMemory):
@@ -37,9 +37,16 @@ class NullProgram:
     def __init__(self, table: LaunchTable, launches: list[dict[str, Any]]) -> None:
         self._table, self._launches = table, launches
 
-    def run(self, calls: Sequence[LibraryCall], graph_key: tuple[int, ...] | None) -> None:
-        for index, (first, end) in enumerate(self._table.segments):
-            self._launches.extend(self._table.describe(i) for i in range(first, end))
-            if index < len(calls):
-                call = calls[index]
+    def run(
+        self,
+        calls: Sequence[LibraryCall],
+        graph_key: tuple[int, ...] | None,
+        items: Sequence[Item] | None = None,
+    ) -> None:
+        for item in self._table.items if items is None else items:
+            if isinstance(item, CallItem):
+                call = calls[item.index]
                 self._launches.append({"call": call.name, "shapes": [a.shape for a in call.args]})
+            else:
+                run = range(item.first, item.end)
+                self._launches.extend(self._table.describe(i) for i in run)
