@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from k3compiler.ir.bindings import ir
@@ -90,13 +90,19 @@ def _access(e: Emitter, op: Any, tile: Any) -> _Access:
     )
 
 
+_INFINITE = {  # MLIR spells them by their bits
+    ("f32", inf): "0x7F800000",
+    ("f32", -inf): "0xFF800000",
+    ("bf16", inf): "0x7F80",
+    ("bf16", -inf): "0xFF80",
+}
+
+
 def _other(op: Any, out: Any) -> str:
     value = op.other.value
     if isinstance(out.element_type, ir.IntegerType):
         return repr(int(value))
-    if isfinite(value):
-        return f"{value:e}"
-    return str(ir.FloatAttr.get(out.element_type, value)).partition(" :")[0]  # its bits, in hex
+    return f"{value:e}" if isfinite(value) else _INFINITE[str(out.element_type), value]
 
 
 # -- addresses -----------------------------------------------------------------------------------
