@@ -47,7 +47,10 @@ def along_k(s: State, left: Factor, right: Factor, out: Slot, inner: int) -> Non
         (few.end(s), "i64"), (many.end(s), "i64"), (w.i64(inner), "i64"),
     ]  # fmt: skip
     block = min(4 if s.has_avx512 else 1, few.rows), min(4, many.rows)
-    rests = block[0] > 1 and few.view.valid.rows is not None, block[1] > 1 and many.view.valid.rows is not None
+    rests = (
+        block[0] > 1 and few.view.valid.rows is not None,
+        block[1] > 1 and many.view.valid.rows is not None,
+    )
     dtype, width = many.view.dtype, min(inner, LANES)
     name = f"along_k_{dtype}_{width}_{block[0]}x{block[1]}_{rests[0]:d}{rests[1]:d}"
     s.call(name, arguments, lambda names: _AlongK(s, dtype, width, *names).run(block, rests))
@@ -63,7 +66,12 @@ class _AlongK:
         self.s, self.w, self.dtype, self.width = s, s.w, dtype, width
         self.lanes, self.element = Lanes(s.w, width), memory_element(dtype)
         self.few, self.few_stride, self.few_end, self.few_step = few, few_stride, few_end, few_step
-        self.many, self.many_stride, self.many_end, self.many_step = many, many_stride, many_end, many_step
+        self.many, self.many_stride, self.many_end, self.many_step = (
+            many,
+            many_stride,
+            many_end,
+            many_step,
+        )
         self.scales, self.out, self.inner = scales, Slot(out, 0), inner
 
     def run(self, block: tuple[int, int], rests: tuple[bool, bool]) -> None:
@@ -129,7 +137,9 @@ class _AlongK:
         b: list[tuple[str, str, str]] = []
         for row, number in zip(b_rows, many, strict=True):
             low, high = nibbles(self.s, w.address(row, half, "i8"))
-            factor = w.load(w.address(self.scales, w.add(w.mul(number, groups), group), "f32"), "f32", 4)
+            factor = w.load(
+                w.address(self.scales, w.add(w.mul(number, groups), group), "f32"), "f32", 4
+            )
             b.append((low, high, w.emit(f"vector.broadcast {factor} : f32 to {n.f32}")))
         done, totals = list[str](), iter(sums)
         for row in a_rows:

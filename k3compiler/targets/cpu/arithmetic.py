@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+
 from k3compiler.targets.cpu.formats import Lanes, f32_literal, kind_of
 from k3compiler.targets.cpu.text import Writer
 
@@ -34,9 +37,6 @@ def literal(value: float | bool, dtype: str) -> str:
 
 
 def _bits(value: float, dtype: str) -> int:
-    import ml_dtypes  # noqa: I001
-    import numpy as np
-
     kinds: dict[str, tuple[Any, Any]] = {
         "bf16": (ml_dtypes.bfloat16, np.int16),
         "f16": (np.float16, np.int16),
@@ -47,7 +47,12 @@ def _bits(value: float, dtype: str) -> int:
 
 
 def compute(
-    w: Writer, name: str, operands: list[str], dtypes: list[str], attributes: dict[str, Any], width: int | None
+    w: Writer,
+    name: str,
+    operands: list[str],
+    dtypes: list[str],
+    attributes: dict[str, Any],
+    width: int | None,
 ) -> str | None:
     """Emits an ``arith`` or ``math`` op; None where this target does not know it."""
     kind = kind_of(dtypes[0], width)
@@ -80,12 +85,25 @@ def compute(
 
 
 # -- functions as polynomials (relative error about one f32 ulp) -------------------------------------
-_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+_EXP = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    5.0000001201e-1,
+)
 _LOG = (
     7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
     -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
 )  # fmt: skip
-_TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
+_TANH = (
+    -5.70498872745e-3,
+    2.06390887954e-2,
+    -5.37397155531e-2,
+    1.33314422036e-1,
+    -3.33332819422e-1,
+)
 
 
 def _clamped(n: Lanes, x: str, low: float, high: float) -> str:

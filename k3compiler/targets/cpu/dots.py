@@ -53,16 +53,33 @@ def dot(s: State, op: Op, out: Slot) -> None:
 
 
 def blocked(
-    s: State, left: View, right: View, out: Slot, shape: tuple[int, int, int], *, a_turned: bool, b_turned: bool
+    s: State,
+    left: View,
+    right: View,
+    out: Slot,
+    shape: tuple[int, int, int],
+    *,
+    a_turned: bool,
+    b_turned: bool,
 ) -> None:
     """out += A B with A ``[M, K]`` (or its transpose in memory) and B ``[K, N]`` (or its transpose).
 
     Gives back the buffers of both views.
     """
     w, (m, n, inner) = s.w, shape
-    ends = (left.valid.columns, left.valid.rows) if a_turned else (left.valid.rows, left.valid.columns)
-    others = (right.valid.columns, right.valid.rows) if b_turned else (right.valid.rows, right.valid.columns)
-    rows, columns, depth = smaller(s, m, ends[0]), smaller(s, n, others[1]), smaller(s, inner, ends[1], others[0])
+    ends = (
+        (left.valid.columns, left.valid.rows) if a_turned else (left.valid.rows, left.valid.columns)
+    )
+    others = (
+        (right.valid.columns, right.valid.rows)
+        if b_turned
+        else (right.valid.rows, right.valid.columns)
+    )
+    rows, columns, depth = (
+        smaller(s, m, ends[0]),
+        smaller(s, n, others[1]),
+        smaller(s, inner, ends[1], others[0]),
+    )
     if b_turned:
         packed = s.allocate(inner * n)
         transpose(s, right.pointer, right.stride, packed, (n, inner), columns=depth)
@@ -104,7 +121,10 @@ class _Blocked:
         with w.loop(zero, self.columns, w.i64(columns)) as j, w.loop(zero, main, w.i64(rows)) as i:
             self.block(i.index, j.index, rows, columns)
         if rest:
-            with w.loop(main, self.rows, w.i64(1)) as i, w.loop(zero, self.columns, w.i64(rest)) as j:
+            with (
+                w.loop(main, self.rows, w.i64(1)) as i,
+                w.loop(zero, self.columns, w.i64(rest)) as j,
+            ):
                 self.block(i.index, j.index, 1, rest)
 
     def block(self, i: str, j: str, rows: int, columns: int) -> None:

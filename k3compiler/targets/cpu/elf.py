@@ -2,7 +2,8 @@
 
 It knows what LLVM emits for self-contained position-independent code: read-only sections, and relocations
 relative to the place or to the global offset table. Nothing is imported and nothing is relocated at load.
-Layout of the result: headers, dynamic symbols, constants and code (read and execute), then the dynamic section (read and write).
+Layout of the result: headers, dynamic symbols, constants and code (read and execute), then the dynamic section
+(read and write).
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from k3compiler.errors import K3Error
 PAGE = 4096
 _SHF_ALLOC, _SHF_EXECINSTR = 2, 4
 _SHT_RELA = 4
-_RELOCATIONS = {1: "64", 2: "PC32", 4: "PLT32", 24: "PC64", 25: "GOTOFF64", 26: "GOTPC32", 29: "GOTPC64"}
+_RELOCATIONS = {
+    1: "64",
+    2: "PC32",
+    4: "PLT32",
+    24: "PC64",
+    25: "GOTOFF64",
+    26: "GOTPC32",
+    29: "GOTPC64",
+}
 
 
 @dataclass(slots=True)
@@ -89,7 +98,9 @@ def _parse(data: bytes) -> _Object:
     table = next(i for i, s in enumerate(sections) if s.kind == 2)
     names_of = bytes(sections[sections[table].link].data)
     symbols: list[_Symbol] = []
-    for name, info, _, section, value, extent in struct.iter_unpack("<IBBHQQ", sections[table].data):
+    for name, info, _, section, value, extent in struct.iter_unpack(
+        "<IBBHQQ", sections[table].data
+    ):
         symbols.append(_Symbol(_text(names_of, name), section, value, extent, info & 15 == 2))
     return _Object(sections, symbols)
 
@@ -189,12 +200,14 @@ class _Layout:
         def segment(kind: int, flags: int, at: int, size: int, align: int) -> bytes:
             return struct.pack("<IIQQQQQQ", kind, flags, at, at, at, size, size, align)
 
-        return b"".join([
-            segment(1, 5, 0, self.end, PAGE),
-            segment(1, 6, self.dynamic_at, dynamic_bytes, PAGE),
-            segment(2, 6, self.dynamic_at, dynamic_bytes, 8),
-            segment(0x6474E551, 6, 0, 0, 16),
-        ])
+        return b"".join(
+            [
+                segment(1, 5, 0, self.end, PAGE),
+                segment(1, 6, self.dynamic_at, dynamic_bytes, PAGE),
+                segment(2, 6, self.dynamic_at, dynamic_bytes, 8),
+                segment(0x6474E551, 6, 0, 0, 16),
+            ]
+        )
 
     def _dynamic(self) -> bytes:
         entries = [
@@ -227,7 +240,9 @@ def _relocate(item: _Object, table: Mapping[str, _Symbol], name: str) -> None:
             symbol = item.symbols[number]
             place = section.address + offset
             how = _RELOCATIONS.get(kind)
-            target = 0 if symbol.name == "_GLOBAL_OFFSET_TABLE_" else _address(item, symbol, table, name)
+            target = (
+                0 if symbol.name == "_GLOBAL_OFFSET_TABLE_" else _address(item, symbol, table, name)
+            )
             match how:
                 case "PC32" | "PLT32" | "GOTPC32":
                     section.data[offset : offset + 4] = struct.pack("<i", target + addend - place)
@@ -236,7 +251,9 @@ def _relocate(item: _Object, table: Mapping[str, _Symbol], name: str) -> None:
                 case "GOTOFF64":
                     section.data[offset : offset + 8] = struct.pack("<q", target + addend)
                 case _:
-                    raise _fault(name, "position-independent references", f"relocation {how or kind}")
+                    raise _fault(
+                        name, "position-independent references", f"relocation {how or kind}"
+                    )
 
 
 def _address(item: _Object, symbol: _Symbol, table: Mapping[str, _Symbol], name: str) -> int:

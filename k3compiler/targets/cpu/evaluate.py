@@ -171,7 +171,9 @@ class Nest:
 
     def _load(self, op: Op, at: At) -> str:
         shape = op.result.shape
-        return load_lanes(self.s, self.region(op, shape), self.row(op, shape, at), at.column, at.width)
+        return load_lanes(
+            self.s, self.region(op, shape), self.row(op, shape, at), at.column, at.width
+        )
 
 
 def load_slot(s: State, slot: Slot, offset: str, width: int | None) -> str:

@@ -68,7 +68,10 @@ class CpuKernels:
         out, they follow from the arrays' shapes.
         """
         info = self.infos[symbol]
-        dense = {n: np.ascontiguousarray(v) if isinstance(v, np.ndarray) else v for n, v in arguments.items()}
+        dense = {
+            n: np.ascontiguousarray(v) if isinstance(v, np.ndarray) else v
+            for n, v in arguments.items()
+        }
         words = argument_words(info, dense)
         x, y, z = grid
         row = np.zeros(ROW_WORDS, np.int64)
@@ -88,7 +91,10 @@ class CpuKernels:
     def _execute(self, table: Array, threads: int) -> None:
         sync = np.zeros(SYNC_WORDS, np.int64)
         run = getattr(self._library, RUNNER_SYMBOL)
-        run.restype, run.argtypes = ctypes.c_int64, [ctypes.c_void_p] + [ctypes.c_int64] * 3 + [ctypes.c_void_p]
+        run.restype, run.argtypes = (
+            ctypes.c_int64,
+            [ctypes.c_void_p] + [ctypes.c_int64] * 3 + [ctypes.c_void_p],
+        )
         launches = table.size // ROW_WORDS
 
         def work(thread: int) -> None:

@@ -57,7 +57,10 @@ def compile_library(programs: Sequence[ir.Module | str], level: Level) -> bytes:
         symbol, text = lowered_text(program, level)
         if symbol in objects:
             raise K3Error(
-                "K3-T022", where=symbol, expected="each kernel symbol once", found="two programs of that name"
+                "K3-T022",
+                where=symbol,
+                expected="each kernel symbol once",
+                found="two programs of that name",
             )
         objects[symbol] = to_object(text, where=symbol)
     return link(objects)
@@ -68,4 +71,3 @@ def _checked(level: str) -> Level:
         if level == known:
             return known
     raise K3Error("K3-T020", where="level", expected=" or ".join(LEVELS), found=repr(level))
-

@@ -19,6 +19,7 @@ from k3compiler.targets.cpu.scaled import dot_scaled
 from k3compiler.targets.cpu.state import Slot, State, attributes, memory_element
 from k3compiler.targets.cpu.views import valid_of
 
+
 def lower(program: Program, level: str) -> str:
     """The kernel as MLIR text, for an x86-64 psABI level.
 
@@ -152,8 +153,9 @@ def _target(s: State, op: Op, value: Value) -> tuple[Slot, bool]:
     any more; that of a dead accumulator; else a new one. The flag says whether it is the value's own."""
     reads = s.plan.reads[op]
     users = value.users
-    if len(users) == 1 and users[0].name == "scf.yield" and users[0].parent is op.parent is not None:
-        carried = op.parent.arguments[1 + users[0].operands.index(value)]
+    loop, user = op.parent, users[0] if len(users) == 1 else None
+    if loop is not None and user is not None and user.name == "scf.yield" and user.parent is loop:
+        carried = loop.arguments[1 + user.operands.index(value)]
         if s.plan.last.get(carried, -1) <= op.end and _reads_in_place(op, reads, carried):
             return s.slots[carried], False
     if op.name in ("tile.dot", "tile.dot_scaled"):

@@ -163,27 +163,39 @@ def load_lanes(s: State, region: Region, row: Row, column: str, width: int | Non
     w, kind = s.w, vector(width, region.element)
     offset = w.mul(column, region.column.stride)
     pointer = w.address(row.pointer, offset, region.element)
-    inside = mask(s, row, column, width)
-    if inside is None:
+    if _is_whole(row):
         return w.load(pointer, kind, region.align)
-    other = w.constant(literal(region.access.other, region.access.buffer.dtype), kind)
+    text = literal(region.access.other, region.access.buffer.dtype)
+    if _wants_window(s, region, width):
+        return _load_window(s, region, row, column, pointer, text, width or 1)
+    inside, other = mask(s, row, column, width), w.constant(text, kind)
+    assert inside is not None
     if width is None:
-        return w.choose(inside, [kind], lambda: [w.load(pointer, kind, region.align)], lambda: [other])[0]
+        return w.choose(
+            inside, [kind], lambda: [w.load(pointer, kind, region.align)], lambda: [other]
+        )[0]
     return w.emit(
         f"llvm.intr.masked.load {pointer}, {inside}, {other} {{alignment = {region.align} : i32}} : "
         f"(!llvm.ptr, {vector(width, 'i1')}, {kind}) -> {kind}"
     )
 
 
-def store_lanes(s: State, region: Region, row: Row, column: str, width: int | None, value: str) -> None:
+def store_lanes(
+    s: State, region: Region, row: Row, column: str, width: int | None, value: str
+) -> None:
     """The mirror of :func:`load_lanes`."""
     w, kind = s.w, vector(width, region.element)
     offset = w.mul(column, region.column.stride)
     pointer = w.address(row.pointer, offset, region.element)
-    inside = mask(s, row, column, width)
-    if inside is None:
+    if _is_whole(row):
         w.store(value, pointer, kind, region.align)
-    elif width is None:
+        return
+    if _wants_window(s, region, width):
+        _store_window(s, region, row, column, pointer, value, width or 1)
+        return
+    inside = mask(s, row, column, width)
+    assert inside is not None
+    if width is None:
         with w.when(inside):
             w.store(value, pointer, kind, region.align)
     else:
@@ -191,3 +203,71 @@ def store_lanes(s: State, region: Region, row: Row, column: str, width: int | No
             f"llvm.intr.masked.store {value}, {pointer}, {inside} {{alignment = {region.align} : i32}} : "
             f"{kind}, {vector(width, 'i1')} into !llvm.ptr"
         )
+
+
+def _is_whole(row: Row) -> bool:
+    return row.low is None and row.high is None
+
+
+# -- narrow lanes without masks ------------------------------------------------------------------
+# AVX2 masks 32-bit lanes only: bytes and half words at an edge go through a small window, one by one.
+def _wants_window(s: State, region: Region, width: int | None) -> bool:
+    return width is not None and width > 1 and not s.has_avx512 and region.align < 4
+
+
+def _window(s: State, row: Row, column: str, width: int) -> tuple[str, str, str]:
+    """First and last lane inside (i64), and whether that is all of them (i1)."""
+    w, size = s.w, s.w.i64(width)
+    low = w.i64(0) if row.low is None else w.clamp(w.sub(w.widen(row.low), column), 0, size)
+    high = size if row.high is None else w.clamp(w.sub(w.widen(row.high), column), 0, size)
+    count = w.sub(high, low)
+    return low, high, w.emit(f"arith.cmpi eq, {count}, {size} : i64")
+
+
+def _load_window(
+    s: State, region: Region, row: Row, column: str, pointer: str, other: str, width: int
+) -> str:
+    w, kind, element = s.w, vector(width, region.element), region.element
+    low, high, is_full = _window(s, row, column, width)
+    scratch = s.scratch(width, region.access.buffer.dtype)
+
+    def partly() -> list[str]:
+        w.store(w.constant(other, kind), scratch.pointer, kind, region.align)
+        _copy_lanes(s, element, region.align, pointer, scratch.pointer, low, high)
+        return [w.load(scratch.pointer, kind, region.align)]
+
+    return w.choose(is_full, [kind], lambda: [w.load(pointer, kind, region.align)], partly)[0]
+
+
+def _store_window(
+    s: State, region: Region, row: Row, column: str, pointer: str, value: str, width: int
+) -> None:
+    w, kind, element = s.w, vector(width, region.element), region.element
+    low, high, is_full = _window(s, row, column, width)
+    scratch = s.scratch(width, region.access.buffer.dtype)
+
+    def whole() -> list[str]:
+        w.store(value, pointer, kind, region.align)
+        return []
+
+    def partly() -> list[str]:
+        w.store(value, scratch.pointer, kind, region.align)
+        _copy_lanes(s, element, region.align, scratch.pointer, pointer, low, high)
+        return []
+
+    w.choose(is_full, [], whole, partly)
+
+
+def _copy_lanes(
+    s: State, element: str, align: int, source: str, target: str, low: str, high: str
+) -> None:
+    """Elements ``low .. high`` of ``source`` to the same places of ``target``."""
+
+    def build(names: list[str]) -> None:
+        w = s.w
+        with w.loop(names[2], names[3], w.i64(1)) as loop:
+            value = w.load(w.address(names[0], loop.index, element), element, align)
+            w.store(value, w.address(names[1], loop.index, element), element, align)
+
+    arguments = [(source, "!llvm.ptr"), (target, "!llvm.ptr"), (low, "i64"), (high, "i64")]
+    s.call(f"copy_{element}", arguments, build)

@@ -8,7 +8,7 @@ from typing import Literal
 from k3compiler.targets.cpu.evaluate import At, Nest, lanes_of, load_slot, store_slot
 from k3compiler.targets.cpu.formats import BYTES, kind_of
 from k3compiler.targets.cpu.graph import Op, Value
-from k3compiler.targets.cpu.memory import locate, open_row, load_lanes, store_lanes
+from k3compiler.targets.cpu.memory import load_lanes, locate, open_row, store_lanes
 from k3compiler.targets.cpu.plan import is_strided
 from k3compiler.targets.cpu.state import Slot, State
 from k3compiler.targets.cpu.text import vector
@@ -17,7 +17,9 @@ Visit = Callable[[Nest, At], None]
 Kind = Literal["add", "max", "min"]
 
 
-def visit(s: State, value: Value, body: Visit, *, rows: str | None = None, columns: str | None = None) -> None:
+def visit(
+    s: State, value: Value, body: Visit, *, rows: str | None = None, columns: str | None = None
+) -> None:
     """Runs ``body`` for every row of lanes of ``value``'s shape; ``rows`` and ``columns`` (i64) end it early."""
     nest, w = Nest(s), s.w
     if value.matrix is None:
@@ -46,7 +48,12 @@ def materialize(
 ) -> None:  # fmt: skip
     """Evaluates a lazy tile into a buffer; ``convert`` changes lanes before they are stored."""
     op = value.op
-    if op is not None and op.access is not None and is_strided(op.access, value.shape) and s.slot_of(value) is None:
+    if (
+        op is not None
+        and op.access is not None
+        and is_strided(op.access, value.shape)
+        and s.slot_of(value) is None
+    ):
         _load_strided(s, op, slot)
         return
 
@@ -104,7 +111,14 @@ def _store_rows(s: State, op: Op, value: Value) -> None:
 
     def body(nest: Nest, at: At) -> None:
         lanes = nest.value(value, at)
-        store_lanes(s, nest.region(op, value.shape), nest.row(op, value.shape, at), at.column, at.width, lanes)
+        store_lanes(
+            s,
+            nest.region(op, value.shape),
+            nest.row(op, value.shape, at),
+            at.column,
+            at.width,
+            lanes,
+        )
 
     visit(s, value, body, rows=rows, columns=columns)
 
@@ -119,7 +133,9 @@ def _store_strided(s: State, op: Op, value: Value) -> None:
             if value.matrix is not None:
                 at = At(row, loop.index, None)
             else:
-                at = At(None, row if region.is_gather and region.row.extent > 1 else loop.index, None)
+                at = At(
+                    None, row if region.is_gather and region.row.extent > 1 else loop.index, None
+                )
             store_lanes(s, region, opened, loop.index, None, nest.value(value, at))
 
 
@@ -149,10 +165,14 @@ def across(s: State, kind: Kind, dtype: str, lanes: str, width: int) -> str:
     while width > 1:
         half = width // 2
         source, target = kind_of(dtype, width), kind_of(dtype, half)
-        low = w.emit(f"vector.extract_strided_slice {lanes} "
-                     f"{{offsets = [0], sizes = [{half}], strides = [1]}} : {source} to {target}")
-        high = w.emit(f"vector.extract_strided_slice {lanes} "
-                      f"{{offsets = [{half}], sizes = [{half}], strides = [1]}} : {source} to {target}")
+        low = w.emit(
+            f"vector.extract_strided_slice {lanes} "
+            f"{{offsets = [0], sizes = [{half}], strides = [1]}} : {source} to {target}"
+        )
+        high = w.emit(
+            f"vector.extract_strided_slice {lanes} "
+            f"{{offsets = [{half}], sizes = [{half}], strides = [1]}} : {source} to {target}"
+        )
         lanes, width = combine(s, kind, dtype, low, high, half), half
     return w.emit(f"vector.extract {lanes}[0] : {kind_of(dtype, None)} from {kind_of(dtype, 1)}")
 
@@ -189,7 +209,9 @@ def _reduce_row(s: State, nest: Nest, value: Value, kind: Kind, row: str | None)
     chains = min(4 if s.plan.cost(value) <= 8 else 1, columns // width)
     lanes = kind_of(dtype, width)
     start = identity(s, kind, dtype, width)
-    with w.loop(nest.zero, w.i64(columns), w.i64(width * chains), carry=[(start, lanes)] * chains) as loop:
+    with w.loop(
+        nest.zero, w.i64(columns), w.i64(width * chains), carry=[(start, lanes)] * chains
+    ) as loop:
         sums: list[str] = []
         for chain, total in enumerate(loop.carried):
             at = At(row, w.add(loop.index, w.i64(chain * width)), width)
@@ -256,10 +278,14 @@ def _scan_along(s: State, value: Value, slot: Slot) -> None:
 
     def run(row: str | None) -> None:
         start = identity(s, "add", dtype, None)
-        with w.loop(nest.zero, w.i64(columns), w.i64(width), carry=[(start, kind_of(dtype, None))]) as loop:
+        with w.loop(
+            nest.zero, w.i64(columns), w.i64(width), carry=[(start, kind_of(dtype, None))]
+        ) as loop:
             at = At(row, loop.index, width)
             sums = _prefix_sums(s, dtype, nest.value(value, at), width)
-            before = w.emit(f"vector.broadcast {loop.carried[0]} : {kind_of(dtype, None)} to {kind_of(dtype, width)}")
+            before = w.emit(
+                f"vector.broadcast {loop.carried[0]} : {kind_of(dtype, None)} to {kind_of(dtype, width)}"
+            )
             sums = combine(s, "add", dtype, sums, before, width)
             store_slot(s, slot, nest.offset(value, at), width, sums)
             last = f"vector.extract {sums}[{width - 1}] : {kind_of(dtype, None)} from {kind_of(dtype, width)}"
@@ -300,7 +326,13 @@ def transpose_lanes(s: State, rows: list[str], element: str) -> list[str]:
 
 
 def transpose(
-    s: State, pointer: str, stride: str, target: Slot, shape: tuple[int, int], *, columns: str | None = None
+    s: State,
+    pointer: str,
+    stride: str,
+    target: Slot,
+    shape: tuple[int, int],
+    *,
+    columns: str | None = None,
 ) -> None:
     """A row-major ``shape`` at ``pointer`` into ``target`` (whose elements they are) as its transpose.
 
@@ -313,11 +345,16 @@ def transpose(
     def build(names: list[str]) -> None:
         source, step, out, rows, last = names
         w, kind = s.w, vector(block, element)
-        with w.loop(w.i64(0), rows, w.i64(block)) as outer, w.loop(w.i64(0), last, w.i64(block)) as inner:
+        with (
+            w.loop(w.i64(0), rows, w.i64(block)) as outer,
+            w.loop(w.i64(0), last, w.i64(block)) as inner,
+        ):
             lanes: list[str] = []
             for u in range(block):
                 row = w.mul(w.add(outer.index, w.i64(u)), step)
-                lanes.append(w.load(w.address(source, w.add(row, inner.index), element), kind, size))
+                lanes.append(
+                    w.load(w.address(source, w.add(row, inner.index), element), kind, size)
+                )
             for u, line in enumerate(transpose_lanes(s, lanes, element)):
                 column = w.mul(w.add(inner.index, w.i64(u)), rows)
                 w.store(line, w.address(out, w.add(column, outer.index), element), kind, size)

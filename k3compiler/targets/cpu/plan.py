@@ -73,8 +73,10 @@ class Plan:
     def has_buffer(self, value: Value) -> bool:
         """Stored tiles, and what loops carry."""
         op = value.op
-        return value.shape != () and op is not None and (
-            value in self.stored or op.name == "scf.for" or not is_lazy_op(op)
+        return (
+            value.shape != ()
+            and op is not None
+            and (value in self.stored or op.name == "scf.for" or not is_lazy_op(op))
         )
 
     def _decide(self, op: Op, value: Value) -> None:
@@ -98,10 +100,14 @@ class Plan:
             if op.access.buffer.is_written or is_strided(op.access, value.shape):
                 return True
         if op.name == "tile.trans":
-            return not all(user.name == "tile.dot" and value in user.operands[:2] for user in value.users)
+            return not all(
+                user.name == "tile.dot" and value in user.operands[:2] for user in value.users
+            )
         cost = self.cost(value)
         loops = set(op.ancestors())
-        is_deeper = any(a.name == "scf.for" and a not in loops for r in roots for a in r.ancestors())
+        is_deeper = any(
+            a.name == "scf.for" and a not in loops for r in roots for a in r.ancestors()
+        )
         if is_deeper and cost > DEEPER_LIMIT:
             return True
         return len(roots) > 1 and cost * (len(roots) - 1) > RECOMPUTE_LIMIT

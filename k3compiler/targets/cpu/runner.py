@@ -32,8 +32,10 @@ _SCHED_YIELD = 24
 
 def runner_text(level: str) -> str:
     """The runner as MLIR text (LLVM dialect)."""
+    arguments = "%table: !llvm.ptr, %launches: i64, %thread: i64, %threads: i64, %sync: !llvm.ptr"
+    system_call = 'llvm.inline_asm has_side_effects "syscall", "={ax},{ax},~{rcx},~{r11},~{memory}"'
     return f"""
-llvm.func @{RUNNER_SYMBOL}(%table: !llvm.ptr, %launches: i64, %thread: i64, %threads: i64, %sync: !llvm.ptr) -> i64 attributes {attributes(level)} {{
+llvm.func @{RUNNER_SYMBOL}({arguments}) -> i64 attributes {attributes(level)} {{
   %c0 = llvm.mlir.constant(0 : i64) : i64
   %c1 = llvm.mlir.constant(1 : i64) : i64
   %row_words = llvm.mlir.constant({ROW_WORDS} : i64) : i64
@@ -99,7 +101,7 @@ llvm.func @{RUNNER_SYMBOL}(%table: !llvm.ptr, %launches: i64, %thread: i64, %thr
   %is_long = llvm.icmp "sgt" %again, %spin_limit : i64
   llvm.cond_br %is_long, ^give_way, ^wait(%again : i64)
 ^give_way:
-  %ignored = llvm.inline_asm has_side_effects "syscall", "={{ax}},{{ax}},~{{rcx}},~{{r11}},~{{memory}}" %yield_call : (i64) -> i64
+  %ignored = {system_call} %yield_call : (i64) -> i64
   llvm.br ^wait(%again : i64)
 ^next:
   %following_launch = llvm.add %i, %c1 : i64

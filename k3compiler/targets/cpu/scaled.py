@@ -18,7 +18,9 @@ def dot_scaled(s: State, op: Op, out: Slot) -> None:
     scales = iter(op.operands[3:])
     sides = [
         _Side(s, value, next(scales) if has_scale else None, op.attributes[f"{name}_format"].value)
-        for name, value, has_scale in zip("ab", op.operands[:2], op.attributes["scales"], strict=True)
+        for name, value, has_scale in zip(
+            "ab", op.operands[:2], op.attributes["scales"], strict=True
+        )
     ]
     (m, n), inner = op.result.shape, sides[0].inner
     if min(m, n) > FEW_ROWS:
@@ -32,8 +34,8 @@ def dot_scaled(s: State, op: Op, out: Slot) -> None:
         large = Factor(view(s, many.value, ("i8",), trims_rows=True), many.rows, many.scales())
     else:
         large = Factor(many.decoded(trims_rows=True), many.rows)
-    factors = (Factor(small, few.rows), large)
-    along_k(s, *(factors if m <= n else factors[::-1]), out, inner)
+    left, right = (Factor(small, few.rows), large) if m <= n else (large, Factor(small, few.rows))
+    along_k(s, left, right, out, inner)
     release(s, small, large.view)
     if large.scales is not None:
         s.release(large.scales)
@@ -64,7 +66,10 @@ class _Side:
         s, w = self.s, self.s.w
         if self.scale is None:
             return view(s, self.value, ("f32",), trims_rows=trims_rows)
-        packed, scales = view(s, self.value, (self.value.dtype,), trims_rows=trims_rows), self.scales()
+        packed, scales = (
+            view(s, self.value, (self.value.dtype,), trims_rows=trims_rows),
+            self.scales(),
+        )
         slot = s.allocate(self.rows * self.inner)
         rows = packed.valid.rows if trims_rows and packed.valid.rows else w.i64(self.rows)
         arguments = [

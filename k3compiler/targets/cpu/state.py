@@ -73,6 +73,7 @@ class State:
         self._free: list[Slot] = []
         self._total_bytes = 0
         self._holders: dict[Slot, int] = {}
+        self._scratch: dict[tuple[int, int], Slot] = {}
 
     @property
     def has_avx512(self) -> bool:
@@ -125,6 +126,13 @@ class State:
             made = Slot(self.w.alloca(wanted, "i8"), wanted, dtype)
         self._holders[made] = 1
         return made
+
+    def scratch(self, size: int, dtype: str) -> Slot:
+        """A small buffer that anyone may use between two neighbouring instructions."""
+        key = (size, BYTES[dtype])
+        if key not in self._scratch:
+            self._scratch[key] = self.allocate(size, dtype)
+        return self._scratch[key]
 
     def share(self, slot: Slot, value: Value) -> None:
         """``value`` lives in a slot that another value holds too."""

@@ -181,15 +181,16 @@ class Writer:
         then: Callable[[], Sequence[str]],
         other: Callable[[], Sequence[str]],
     ) -> list[str]:
-        """An ``scf.if`` with results."""
-        group = self.name()
+        """An ``scf.if`` with results (or, without types, with two branches)."""
+        group, kinds = self.name(), ", ".join(types)
         many = f":{len(types)}" if len(types) > 1 else ""
-        kinds = ", ".join(types)
-        self.do(f"{group}{many} = scf.if {condition} -> ({kinds}) {{")
-        self.do(f"scf.yield {', '.join(then())} : {kinds}")
-        self.do("} else {")
-        self.do(f"scf.yield {', '.join(other())} : {kinds}")
-        self.do("}")
+        head = f"scf.if {condition}"
+        self.do(f"{group}{many} = {head} -> ({kinds}) {{" if types else f"{head} {{")
+        for branch, end in ((then, "} else {"), (other, "}")):
+            values = branch()
+            if types:
+                self.do(f"scf.yield {', '.join(values)} : {kinds}")
+            self.do(end)
         return [f"{group}#{i}" for i in range(len(types))] if len(types) > 1 else [group]
 
     def call(self, function: str, arguments: Sequence[tuple[str, str]]) -> None:

@@ -127,5 +127,7 @@ def _direct(s: State, op: Op, value: Value, valid: Valid, trims_rows: bool) -> V
         materialize(s, op.result, slot, rows=valid.rows if trims_rows else None)
         return [slot.pointer, columns]
 
-    pointer, stride = w.choose(inside, ["!llvm.ptr", "i64"], lambda: [region.pointer, stride], copied)
+    pointer, stride = w.choose(
+        inside, ["!llvm.ptr", "i64"], lambda: [region.pointer, stride], copied
+    )
     return View(pointer, stride, dtype, valid, slot)
