@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,12 +16,7 @@ from k3compiler.passes.pipelines import Phase, pipeline
 from k3compiler.passes.registry import parse_pipeline, run_passes
 from k3compiler.reference.model import ReferenceModel
 from k3compiler.runtime.step import SeqChunk, build_decode, build_prefill
-
-_SPEC = importlib.util.spec_from_file_location("passes_cases", Path(__file__).with_name("cases.py"))
-assert _SPEC is not None and _SPEC.loader is not None
-cases = importlib.util.module_from_spec(_SPEC)
-sys.modules["passes_cases"] = cases
-_SPEC.loader.exec_module(cases)
+from tests.passes import cases
 
 pytestmark = pytest.mark.t1
 SAME = 1e-10

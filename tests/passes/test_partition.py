@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +14,7 @@ from k3compiler.passes.module import operations
 from k3compiler.passes.partition import Partition
 from k3compiler.passes.pipelines import LoweringOptions, pipeline
 from k3compiler.passes.registry import run_passes
-
-_SPEC = importlib.util.spec_from_file_location("passes_cases", Path(__file__).with_name("cases.py"))
-assert _SPEC is not None and _SPEC.loader is not None
-cases = importlib.util.module_from_spec(_SPEC)
-sys.modules["passes_cases"] = cases
-_SPEC.loader.exec_module(cases)
+from tests.passes import cases
 
 pytestmark = pytest.mark.t1
 Array = NDArray[Any]
