@@ -7,7 +7,7 @@ from functools import cmp_to_key
 from itertools import accumulate
 from typing import Any, ClassVar
 
-from k3compiler.dialects import k3, moe
+from k3compiler.dialects import k3, mla, moe
 from k3compiler.dialects.k3.source import concat_source
 from k3compiler.ir import Pattern, rewrite_module
 from k3compiler.ir.dialect import element, plain, shape, tensor
@@ -15,16 +15,22 @@ from k3compiler.passes.base import Pass
 from k3compiler.passes.match import build, is_before, made_by, users
 
 ALIGNED = 128  # columns; wider multiples gain nothing
+ALONE = ("router", "query")
 
 
 def _role(linear: Any) -> str:
-    """What a map is for: only maps of one role go together, and the router goes alone."""
+    """What a map is for: only maps of one role go together; a router and a query of MLA go alone.
+
+    MLA's kernels read the query as whole rows ``[T, H, nope+rope]``, not as columns of something wider.
+    """
     readers = users(linear.y)
     readers += [reader for view in readers if isinstance(view, k3.Columns) for reader in users(view.y)]
     if any(isinstance(reader, k3.Situ | k3.SiluMul) for reader in readers):
         return "activation"
     if any(isinstance(reader, moe.RouteTopk | k3.Sigmoid) for reader in readers):
         return "router"
+    if any(isinstance(reader, mla.Prefill | mla.AbsorbQ) and reader.q == linear.y for reader in readers):
+        return "query"
     return "projection"
 
 
@@ -38,7 +44,7 @@ def _group(op: Any) -> list[Any]:
         and user.epilogue.value == "none"
         and element(user.y) == element(op.y)
         and made_by(user.weight, k3.Weight) is not None
-        and _role(user) == _role(op) != "router"
+        and _role(user) == _role(op) not in ALONE
     ]
     return sorted(siblings, key=cmp_to_key(lambda a, b: -1 if is_before(a, b) else 1))
 
@@ -55,7 +61,8 @@ class FuseProjections(Pass):
 
     From: 1. To: 2. Results become column views. Odd widths go last and projections are filled up with zero rows
     to a multiple of ``align``, so that every row of the result and every view starts aligned. Gate and up stay
-    a pair of their own, exactly side by side; the router stays alone.
+    a pair of their own, exactly side by side; the router stays alone, and a query that MLA reads with no
+    low-rank step between.
 
     ``k3.linear(x, w1), k3.linear(x, w2)`` becomes ``y = k3.linear(x, [w1; w2]); k3.columns(y), k3.columns(y)``.
     """

@@ -32,3 +32,18 @@ func.func @pair(%x: tensor<?x8xf32>) -> (tensor<?x5xf32>, tensor<?x7xf32>) {
   %3 = "k3.silu_mul"(%0, %1) : (tensor<?x5xf32>, tensor<?x5xf32>) -> tensor<?x5xf32>
   return %3, %2 : tensor<?x5xf32>, tensor<?x7xf32>
 }
+
+// A query that MLA reads directly stays alone (Kimi-Linear has no low-rank step); kv_a and another map go together.
+// CHECK-LABEL: @query(
+// CHECK-DAG: "k3.weight"() {param = "q_proj"
+// CHECK-DAG: "k3.weight"() {param = "kv_a+g"
+func.func @query(%x: tensor<?x8xf32>, %kvb: tensor<20x6xf32>) -> (tensor<?x12xf32>, tensor<?x8xf32>, tensor<?x8xf32>) {
+  %q = "k3.weight"() {param = "q_proj", source = {tensor = "q"}} : () -> tensor<12x8xf32>
+  %0 = "k3.linear"(%x, %q) {epilogue = "none", operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<?x8xf32>, tensor<12x8xf32>) -> tensor<?x12xf32>
+  %a = "k3.weight"() {param = "kv_a", source = {tensor = "a"}} : () -> tensor<8x8xf32>
+  %1 = "k3.linear"(%x, %a) {epilogue = "none", operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<?x8xf32>, tensor<8x8xf32>) -> tensor<?x8xf32>
+  %g = "k3.weight"() {param = "g", source = {tensor = "g"}} : () -> tensor<8x8xf32>
+  %2 = "k3.linear"(%x, %g) {epilogue = "none", operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<?x8xf32>, tensor<8x8xf32>) -> tensor<?x8xf32>
+  %3 = "mla.absorb_q"(%0, %kvb) {num_heads = 2 : i64, nope_dim = 4 : i64, rope_dim = 2 : i64} : (tensor<?x12xf32>, tensor<20x6xf32>) -> tensor<?x12xf32>
+  return %3, %1, %2 : tensor<?x12xf32>, tensor<?x8xf32>, tensor<?x8xf32>
+}
