@@ -1,13 +1,11 @@
 """KDA prefill, second launch: everything of a chunk that does not need the state.
 
-The scores need ``e^(G_i - G_j)`` between two tokens, which a matrix product must split into two factors.
-Which reference keeps both factors finite, by how far apart the tokens are (rows of 16, ``c`` from earlier
-tokens only, so that later tokens never change earlier outputs):
+The scores need ``e^(G_i - G_j)`` between two tokens i > j, which a matrix product must split into two factors
+around a reference c. It comes from tokens before i only, so that later tokens never change earlier outputs:
 
-    tokens i, j in          bounded gate (L >= -5)            softplus gate
-    different halves of 32  e^(G_i-c) e^(c-G_j), c = G_31     the same
-    one half                c = G_-1 + 16 L: within e^+-80    blocks of 16: c = G_15 (G_47), exponents <= 0
-    one block of 16         as the half                       token by token, exponent <= 0
+    any gate              c = G of the last token of the lower half, where i lies in the upper half of a block
+                          of 64, 32, 16, 8, 4, 2 tokens and j in its lower half: both exponents are <= 0
+    bounded gate (>= -5)  so for 64; within 32 tokens c = G of the token before them - 80: exponents within +-80
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, dot, exp, minimum, where
 from k3compiler.kernels.kda_math import CHUNK_TOKENS as C
 
-SUB = 16
+SUB = 16  # rows of a diagonal block of the inverse
 HALF = 32
 # e^LIFT on both factors keeps e^-80 k clear of the subnormals; e^(80 + LIFT) is still finite
 LIFT = 4.0
@@ -47,9 +45,9 @@ class _Chunk:
         """``[C, block_k]`` f32, zeros behind the chunk's end."""
         return self._rows(buffer, self.start, d0, None)
 
-    def picked(self, buffer: Buffer, d0: int, rows: Tile) -> Tile:
-        """``[C, block_k]`` f32 of these rows of the chunk."""
-        return self._rows(buffer, 0, d0, rows + self.start)
+    def gate_at(self, d0: int, rows: Tile) -> Tile:
+        """G ``[C, block_k]`` at these rows of the chunk; rows behind the end have the last token's."""
+        return self._rows(self.g, 0, d0, minimum(rows + self.start, self.end - 1))
 
     def _rows(self, buffer: Buffer, first: Tile | int, d0: int, rows: Tile | None) -> Tile:
         return buffer.load(
@@ -90,7 +88,7 @@ def _products(c: _Chunk, own: Rows, factors: Pair, acc: Pair) -> Pair:
 
 
 def _across(c: _Chunk, own: Rows, reference: Tile, acc: Pair) -> Pair:
-    """Pairs on two sides of the reference row: both exponents are <= 0 there (and capped elsewhere)."""
+    """Pairs on two sides of the reference: both exponents are <= 0 there (and capped elsewhere)."""
     g = own[2]
     factors = exp(minimum(g - reference, 0.0)), exp(minimum(reference - g, 0.0))
     return _products(c, own, factors, acc)
@@ -103,7 +101,7 @@ def _bounded_scores(p: Program, c: _Chunk, lower_bound: float) -> Pair:
         own = c.rows(d0)
         middle = c.total(d0, HALF - 1)
         far = _across(c, own, middle, far)
-        offset = own[2] - (where(c.in_second_half(), middle, 0.0) + SUB * lower_bound)
+        offset = own[2] - (where(c.in_second_half(), middle, 0.0) + HALF // 2 * lower_bound)
         near = _products(c, own, (exp(LIFT + offset), exp(LIFT - offset)), near)
     same = _same_block(c, HALF)
     unlift = math.exp(-2 * LIFT)
@@ -111,34 +109,24 @@ def _bounded_scores(p: Program, c: _Chunk, lower_bound: float) -> Pair:
 
 
 def _unbounded_scores(p: Program, c: _Chunk) -> Pair:
-    """As :func:`_bounded_scores`, without any bound on the decay."""
-    zero = p.zeros((C, C))
-    far, middle, near = (zero, zero), (zero, zero), (zero, zero)
-    for d0 in range(0, c.k_dim, c.block_k):
-        own = c.rows(d0)
-        far = _across(c, own, c.total(d0, HALF - 1), far)
-        quarter = where(c.in_second_half(), c.total(d0, HALF + SUB - 1), c.total(d0, SUB - 1))
-        middle = _across(c, own, quarter, middle)
-        near = _pairwise(p, c, d0, own, near)
-    sub, half = _same_block(c, SUB), _same_block(c, HALF)
-    kk, qk = (where(sub, near[i], where(half, middle[i], far[i])) for i in (0, 1))
-    return kk, qk
-
-
-def _pairwise(p: Program, c: _Chunk, d0: int, own: Rows, acc: Pair) -> Pair:
-    """Within blocks of 16: column j of every block against its row tokens, in f32."""
-    q, k, g = own
-    block_start = c.row - c.row % SUB
-    with p.loop(0, SUB, carry=acc) as (j, (kk, qk)):
-        column = block_start + j
-        decayed = c.picked(c.k, d0, column) * exp(minimum(g - c.picked(c.g, d0, column), 0.0))
-        here = p.arange(C).expand(0).eq(column.expand(1))
-        p.yield_(
-            kk + where(here, (k * decayed).sum(1).expand(1), 0.0),
-            qk + where(here, (q * decayed).sum(1).expand(1), 0.0),
-        )
+    """As :func:`_bounded_scores`, without any bound on the decay: block sizes 64, 32, ... 2 in turn."""
+    zero, one = (p.zeros((C, C)), p.zeros((C, C))), p.constant(1, "i32")
+    with p.loop(0, C.bit_length() - 1, carry=zero) as (level, scores):
+        bits = (C.bit_length() - 1) - level  # of a token's index in its block
+        block, half = c.row >> bits, one << (bits - 1)
+        reference = (block << bits) + (half - 1)
+        products = zero
+        for d0 in range(0, c.k_dim, c.block_k):
+            products = _across(c, c.rows(d0), c.gate_at(d0, reference), products)
+        is_upper = (c.row & half).ne(0)
+        pair = block.expand(1).eq(block.expand(0)) & is_upper.expand(1)
+        pair = pair & (c.row & half).eq(0).expand(0)
+        p.yield_(where(pair, products[0], scores[0]), where(pair, products[1], scores[1]))
     kk, qk = p.results()
-    return kk, qk
+    own = p.zeros((C,))
+    for d0 in range(0, c.k_dim, c.block_k):
+        own = own + (c.keys(c.q, d0) * c.keys(c.k, d0)).sum(1)
+    return kk, where(c.row.expand(1).eq(c.row.expand(0)), own.expand(1), qk)
 
 
 def _same_block(c: _Chunk, size: int) -> Tile:
