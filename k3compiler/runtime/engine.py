@@ -256,7 +256,8 @@ class Engine:
                 self.cache.grow(sequence, start + size)
                 part = ids[start : start + size]
                 chunk = SeqChunk(part, start, sequence.slot, sequence.pages, "all")
-                run = self.executor.decode if size == 1 else self.executor.prefill
+                is_decode = size == 1 and chunks is not None
+                run = self.executor.decode if is_decode else self.executor.prefill
                 output = run([chunk], want_logits=True).logits
                 assert output is not None
                 rows.append(output)

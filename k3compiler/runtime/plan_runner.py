@@ -171,7 +171,7 @@ class PlanRunner:
             self._program.run(calls, tuple(step.symbols.values()) if is_decode else None)
             return
         begin = 0
-        for index in [*sorted(self.after_step), len(self.plan.steps) - 1]:
+        for index in sorted({*self.after_step, len(self.plan.steps) - 1}):
             self._program.run(calls, None, self.table.items_of(begin, index + 1))
             begin = index + 1
             if index in self.after_step:

@@ -108,6 +108,16 @@ def test_stream_yields_each_token_once_and_can_be_left(engine: Engine) -> None:
     assert engine.cache.pages.num_free == engine.cache.pages.num_usable
 
 
+def test_one_token_is_a_prefill_unless_a_chunk_of_one_is_asked_for(engine: Engine) -> None:
+    prefill, decode = engine.executor.runner("prefill"), engine.executor.runner("decode")
+    ran: list[str] = []
+    prefill.after_step[0] = lambda r, s: ran.append("prefill")
+    decode.after_step[0] = lambda r, s: ran.append("decode")
+    engine.logits([4])
+    engine.logits([4], chunks=[1])
+    assert ran == ["prefill", "decode"]
+
+
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [

@@ -1,0 +1,117 @@
+"""Hooks between steps, and the router tap, on the null device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from k3compiler.package.manifest import (
+    ArgRecord,
+    BufferRecord,
+    CallStep,
+    CollectiveStep,
+    KernelRecord,
+    LaunchStep,
+    Plan,
+)
+from k3compiler.package.writer import PackageWriter
+from k3compiler.runtime.device.launch_table import CallItem, LaunchRun, LaunchTable
+from k3compiler.runtime.device.null import NullDevice
+from k3compiler.runtime.engine import Engine
+from k3compiler.runtime.expert_tap import ExpertTap
+from tests.package import package_samples as samples
+
+NUM_EXPERTS, TOP_K = 6, 2
+
+
+def _router() -> KernelRecord:
+    return KernelRecord(
+        symbol="route",
+        family="moe_topk",
+        op="moe.route_topk",
+        args=(
+            ArgRecord("logits", "buffer", "f32", ("T", NUM_EXPERTS)),
+            ArgRecord("ids", "buffer", "i32", ("T", TOP_K), access="w"),
+            ArgRecord("weights", "buffer", "f32", ("T", TOP_K), access="w"),
+            ArgRecord("T", "scalar", "i32"),
+        ),
+        grid=("T", 1, 1),
+        params={"renormalize": True, "scale": 3.0},
+    )
+
+
+def _with_router(plan: Plan) -> Plan:
+    """The sample plan with a router between its two kernels."""
+    buffers = (
+        BufferRecord("scores", "f32", ("T", NUM_EXPERTS), "output"),
+        BufferRecord("chosen", "i32", ("T", TOP_K), "output"),
+        BufferRecord("shares", "f32", ("T", TOP_K), "output"),
+    )
+    route = LaunchStep(
+        "route", ("scores", "chosen", "shares", "T"), ("T", "1", "1"), "moe.route_topk", 4
+    )
+    steps = (plan.steps[0], route, plan.steps[1])
+    return replace(plan, steps=steps, buffers=(*plan.buffers, *buffers))
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    with PackageWriter(tmp_path / "pkg") as writer:
+        writer.add_plan(_with_router(samples.plan("prefill")))
+        writer.add_plan(_with_router(samples.plan("decode")))
+        writer.add_weights(samples.weights())
+        writer.commit(samples.manifest(kernels=(*samples.kernels(), _router())))
+    return Engine(tmp_path / "pkg", None, device="null", max_context=128)
+
+
+def test_choices_are_recorded_and_forced(engine: Engine) -> None:
+    """The null router answers 0, 0 with logits 0; position p is made to take experts p and p + 1."""
+    forced = np.stack([np.arange(5) % 5, np.arange(5) % 5 + 1], axis=1)
+    with ExpertTap(engine.executor, {4: forced}) as tap:
+        engine.logits([1] * 5, chunks=[3, 1, 1])
+        prefill, decode = engine.executor.runner("prefill"), engine.executor.runner("decode")
+        np.testing.assert_array_equal(prefill.read("chosen"), forced[:3])
+        np.testing.assert_array_equal(decode.read("chosen"), forced[4:])
+        np.testing.assert_allclose(prefill.read("shares"), np.full((3, 2), 1.5))
+    assert sorted(tap.chosen[4]) == [0, 1, 2, 3, 4]
+    assert all(row.tolist() == [0, 0] for p, row in tap.chosen[4].items() if p < 3)
+    assert tap.num_flips == 4, "expert 0 was not asked for, except at position 0"
+    assert not engine.executor.runner("prefill").after_step
+
+
+def test_weights_follow_the_model_s_own_scores(engine: Engine) -> None:
+    scores = np.array([[0.0, 1.0, -2.0, 3.0, 0.5, -1.0]], np.float32)
+    runner = engine.executor.runner("prefill")
+    with ExpertTap(engine.executor, {4: np.array([[3, 2]])}):
+        runner.after_step[0] = lambda r, _: r.write("scores", scores)
+        engine.logits([1])
+    share = 1 / (1 + np.exp(-scores[0, [3, 2]].astype(np.float64)))
+    np.testing.assert_allclose(runner.read("shares")[0], 3 * share / share.sum(), rtol=1e-6)
+
+
+def test_hooks_stand_between_the_steps(engine: Engine) -> None:
+    device = engine.executor.device
+    assert isinstance(device, NullDevice)
+    seen: list[list[str]] = []
+    runner = engine.executor.runner("prefill")
+    for index in (0, 2):
+        runner.after_step[index] = lambda r, s: seen.append([x["symbol"] for x in device.launches])
+    engine.logits([1, 2])
+    assert seen == [["embed"], ["embed", "route", "head"]]
+    assert len(device.launches) == 3
+
+
+def test_items_of_a_window() -> None:
+    embed = samples.plan("prefill").steps[0]
+    call = CallStep("gemm", ("x", "x", "x"), "k3.linear")
+    reduce = CollectiveStep("all_reduce", ("x",), 1, "tp", "comm.all_reduce")
+    steps = [embed, reduce, embed, call, embed, call]
+    kernels = {k.symbol: k for k in samples.kernels()}
+    table = LaunchTable(steps, kernels, {"tokens": 0, "w:table": 1, "x": 2})
+    assert table.items == (LaunchRun(0, 2), CallItem(0), LaunchRun(2, 3), CallItem(1))
+    assert table.items_of(2, 4) == (LaunchRun(1, 2), CallItem(0))
+    assert table.items_of(4, 6) == (LaunchRun(2, 3), CallItem(1))
+    assert table.items_of(1, 2) == ()
