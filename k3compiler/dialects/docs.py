@@ -13,9 +13,10 @@ from k3compiler.ir.registry import DIALECTS, dialect_class
 
 HEAD = """# Ops
 
-Made by `python -m k3compiler.dialects.docs docs/ops.md` from the ops' own docstrings; do not edit. Letters: `T` tokens,
-`S` sequences, `R` rows with logits, `D` width, `H` heads, `Dk`/`Dv` head dims, `N` kda chunks, `C` chunk length, `NS` segments,
-`L` latent, `Dr` rope channels, `E` experts, `K` chosen experts, `F` expert width, `NB` expert blocks. `*` = any number (or none).
+Made by `python -m k3compiler.dialects.docs docs/ops.md` from the ops' own docstrings; do not edit.
+Letters: `T` tokens, `S` sequences, `R` rows with logits, `D` width, `H` heads, `Dk`/`Dv` head dims, `N` kda chunks,
+`C` chunk length, `NS` segments, `L` latent, `Dr` rope channels, `E` experts, `K` chosen experts, `F` expert width,
+`NB` expert blocks. `*` = any number, `?` = one or none.
 The tile dialect has a page of its own, `tile.md`.
 """
 MARKS = {ext.Variadicity.single: "", ext.Variadicity.variadic: "*", ext.Variadicity.optional: "?"}

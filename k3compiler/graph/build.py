@@ -34,8 +34,7 @@ def build_graph(
         dtype: element type of activations, matrices, conv states and MLA pages.
         page_tokens: tokens of one MLA page.
     """
-    context = context or new_context()
-    with context, ir.Location.name("model"):
+    with context or new_context(), ir.Location.name("model"):
         module = ir.Module.create()
         module.operation.attributes["k3.config"] = attribute(
             json.dumps(config.to_dict(), sort_keys=True)

@@ -31,9 +31,7 @@ class Emitter:
         assert self.layer is not None
         return f"model.layers.{self.layer}"
 
-    def op(
-        self, op_class: Any, operands: list[Any], results: list[Any], **attributes: Any
-    ) -> Any:
+    def op(self, op_class: Any, operands: list[Any], results: list[Any], **attributes: Any) -> Any:
         """Any op of ours, at the current layer and its own equation."""
         origin = Origin(op_class.OPERATION_NAME, self.layer, op_class.EQUATION)
         return emit(op_class, operands, results, origin.location(), **attributes)

@@ -67,9 +67,15 @@ def _router(e: Emitter, c: MoeConfig, y: Any) -> tuple[Any, Any]:
 
 def _experts(e: Emitter, config: ModelConfig, c: MoeConfig, z: Any, weights: Any, ids: Any) -> Any:
     width = shape(z)[-1] or 0
-    matrices = {"w1": (c.expert_dim, width), "w3": (c.expert_dim, width), "w2": (width, c.expert_dim)}
+    matrices = {
+        "w1": (c.expert_dim, width),
+        "w3": (c.expert_dim, width),
+        "w2": (width, c.expert_dim),
+    }
     packed = c.expert_format == "mxfp4"
-    values = [_stacked(e, c, m, "weight_packed" if packed else "weight", *n) for m, n in matrices.items()]
+    values = [
+        _stacked(e, c, m, "weight_packed" if packed else "weight", *n) for m, n in matrices.items()
+    ]
     scales = [
         _stacked(e, c, m, "weight_scale", *n) if packed else None for m, n in matrices.items()
     ]
@@ -88,7 +94,11 @@ def _experts(e: Emitter, config: ModelConfig, c: MoeConfig, z: Any, weights: Any
 def _stacked(e: Emitter, c: MoeConfig, matrix: str, leaf: str, rows: int, columns: int) -> Any:
     """All experts' tensors of one kind along a new axis 0."""
     name = f"{e.prefix}.block_sparse_moe.experts"
-    columns = {"weight": columns, "weight_packed": columns // 2, "weight_scale": columns // MX_GROUP}[leaf]
+    columns = {
+        "weight": columns,
+        "weight_packed": columns // 2,
+        "weight_scale": columns // MX_GROUP,
+    }[leaf]
     kind = None if leaf == "weight" else "i8"
     return e.weight(
         f"{name}.{matrix}.{leaf}",
@@ -98,5 +108,3 @@ def _stacked(e: Emitter, c: MoeConfig, matrix: str, leaf: str, rows: int, column
         element_type=kind,
         source=stack_source(f"{name}.{{e}}.{matrix}.{leaf}", c.num_experts),
     )
-
-

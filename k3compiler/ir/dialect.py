@@ -143,11 +143,6 @@ def _kind(constraint: Any) -> str:
     return f"a {named.removeprefix('builtin.')}" if named else str(constraint)
 
 
-def _attribute_names(op_class: Any) -> set[str]:
-    fields = {f.name for f in op_class._fields if isinstance(f, ext.AttributeDef)}
-    return fields | set(op_class.OPTIONAL)
-
-
 def want(what: str, expected: object, found: object) -> Fault:
     """A fault unless both are equal."""
     return None if expected == found else f"{what}: expected {expected}, found {found}"
@@ -224,7 +219,8 @@ def attribute(value: object) -> Any:
             return ir.ArrayAttr.get([attribute(v) for v in value])
         case dict():
             return ir.DictAttr.get({str(k): attribute(v) for k, v in value.items()})
-    raise AssertionError(f"no attribute for {value!r}")
+        case _:
+            raise AssertionError(f"no attribute for {value!r}")
 
 
 def plain(value: Any) -> Any:

@@ -48,7 +48,9 @@ def with_options(pass_class: type[Pass], text: dict[str, str]) -> Pass:
         option = key.replace("-", "_")
         if option not in known:
             allowed = ", ".join(name.replace("_", "-") for name in known) or "no option"
-            raise K3Error("K3-P002", where=f"{pass_class.name}{{{key}}}", expected=allowed, found=key)
+            raise K3Error(
+                "K3-P002", where=f"{pass_class.name}{{{key}}}", expected=allowed, found=key
+            )
         values[option] = _parsed(raw, kinds[option], where=f"{pass_class.name}{{{key}}}")
     return pass_class(**values)
 

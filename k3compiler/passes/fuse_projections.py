@@ -12,7 +12,7 @@ from k3compiler.dialects.k3.source import concat_source
 from k3compiler.ir import Pattern, rewrite_module
 from k3compiler.ir.dialect import element, plain, shape, tensor
 from k3compiler.passes.base import Pass
-from k3compiler.passes.match import build, is_before, made_by, users
+from k3compiler.passes.match import build, is_before, made_by, maker, users
 
 ALIGNED = 128  # columns; wider multiples gain nothing
 ALONE = ("router", "query")
@@ -24,12 +24,16 @@ def _role(linear: Any) -> str:
     MLA's kernels read the query as whole rows ``[T, H, nope+rope]``, not as columns of something wider.
     """
     readers = users(linear.y)
-    readers += [reader for view in readers if isinstance(view, k3.Columns) for reader in users(view.y)]
+    readers += [
+        reader for view in readers if isinstance(view, k3.Columns) for reader in users(view.y)
+    ]
     if any(isinstance(reader, k3.Situ | k3.SiluMul) for reader in readers):
         return "activation"
     if any(isinstance(reader, moe.RouteTopk | k3.Sigmoid) for reader in readers):
         return "router"
-    if any(isinstance(reader, mla.Prefill | mla.AbsorbQ) and reader.q == linear.y for reader in readers):
+    if any(
+        isinstance(reader, mla.Prefill | mla.AbsorbQ) and reader.q == linear.y for reader in readers
+    ):
         return "query"
     return "projection"
 
@@ -57,7 +61,7 @@ def _alignment(linear: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FuseProjections(Pass):
-    """One matrix product for the projections of one input: KDA's q, k, v, f_a, g, beta; MLA's q_a, kv_a, g; gate and up.
+    """One matrix product for the projections of one input: KDA's q, k, v, g, f_a, b; MLA's q_a, kv_a, g.
 
     From: 1. To: 2. Results become column views. Odd widths go last and projections are filled up with zero rows
     to a multiple of ``align``, so that every row of the result and every view starts aligned. Gate and up stay
@@ -94,7 +98,7 @@ class FuseProjections(Pass):
         return True
 
     def _weight(self, op: Any, parts: list[Any], rows: int) -> Any:
-        weights = [made_by(part.weight, k3.Weight) for part in parts]
+        weights = [maker(part.weight, k3.Weight) for part in parts]
         source = concat_source([plain(w.source) for w in weights])
         padding = -rows % self.align if _role(op) == "projection" else 0
         if padding:
@@ -115,8 +119,9 @@ def joined(params: list[str]) -> str:
 
 def _contiguous(op: Any, rewriter: Any) -> bool:
     """Neighbouring columns of one tensor beside each other are columns of it."""
-    parts = [made_by(part, k3.Columns) for part in op.parts]
-    if not parts or any(part is None or part.x != parts[0].x for part in parts):
+    found = [made_by(part, k3.Columns) for part in op.parts]
+    parts: list[Any] = [part for part in found if part is not None]
+    if not parts or len(parts) < len(found) or any(part.x != parts[0].x for part in parts):
         return False
     offset = parts[0].offset.value
     for part in parts:
@@ -127,5 +132,3 @@ def _contiguous(op: Any, rewriter: Any) -> bool:
         view = build(k3.Columns, op, [parts[0].x], [op.y.type], offset=parts[0].offset)
     rewriter.replace_op(op, [view.y])
     return True
-
-

@@ -17,6 +17,13 @@ def made_by(value: Any, op_class: Any) -> Any | None:
     return view if isinstance(view, op_class) else None
 
 
+def maker(value: Any, op_class: Any) -> Any:
+    """The op that makes a value, where it must be of this class."""
+    made = made_by(value, op_class)
+    assert made is not None, f"{value} is not made by {op_class.OPERATION_NAME}"
+    return made
+
+
 def users(value: Any) -> list[Any]:
     """The ops that use a value, in no particular order."""
     return [use.owner.opview for use in value.uses]

@@ -19,7 +19,9 @@ def model_function(module: Any) -> Any:
     named = [f for f in functions if f.name.value == "model"] or functions
     if len(named) != 1:
         found = ", ".join(f.name.value for f in functions) or "no function"
-        raise K3Error("K3-P003", where="module", expected="one function, or one @model", found=found)
+        raise K3Error(
+            "K3-P003", where="module", expected="one function, or one @model", found=found
+        )
     return named[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from k3compiler.dialects import comm, k3
@@ -59,7 +60,7 @@ class Partition(Pass):
         for op in function.entry_block.operations:
             if isinstance(op, k3.KdaRecurrence | k3.MlaAttention):
                 kda = isinstance(op, k3.KdaRecurrence)
-                heads = shape(op.state)[1] if kda else op.num_heads.value
+                heads = (shape(op.state)[1] or 0) if kda else op.num_heads.value
                 if heads % self.tp:
                     raise K3Error(
                         "K3-P004",
@@ -81,7 +82,7 @@ class _Worker:
     def run(self, function: Any) -> None:
         self._cut_states(function)
         ops = list(function.entry_block.operations)
-        for op, self.following in zip(ops, ops[1:], strict=False):
+        for op, self.following in pairwise(ops):
             rule = RULES.get(type(op))
             if rule is not None:
                 rule(self, op)
@@ -93,10 +94,11 @@ class _Worker:
                 user = use.owner.opview
                 if isinstance(user, k3.KdaRecurrence) and value == user.state:
                     slots, heads, *dims = shape(value)
-                    value.set_type(tensor("f32", slots, heads // self.tp, *dims))
+                    value.set_type(tensor("f32", slots, (heads or 0) // self.tp, *dims))
                 elif isinstance(user, k3.ShortConv) and value == user.state:
                     slots, taps, channels = shape(value)
-                    value.set_type(tensor(element(value), slots, taps, channels // self.tp))
+                    width = (channels or 0) // self.tp
+                    value.set_type(tensor(element(value), slots, taps, width))
 
     # -- rules, one a class of ops -----------------------------------------------------------
     def weight(self, op: Any) -> None:

@@ -131,7 +131,8 @@ def sliced(source: Source, shard: Shard) -> Source:
             return {"stack": _sliced_stack(source["stack"], shard)}
         case "reshape":
             return {"reshape": list(shard.extents), "of": sliced(source["of"], shard)}
-    raise AssertionError(f"no rule slices {source}")
+        case _:
+            raise AssertionError(f"no rule slices {source}")
 
 
 def _part(shard: Shard, count: int) -> Shard:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from k3compiler.config import ModelConfig
 from k3compiler.dialects import k3
 from k3compiler.dialects.k3.source import leaf_names
 from k3compiler.graph.build import build_graph
@@ -36,10 +37,16 @@ def tensors_read(module: Any) -> Counter[str]:
     return found
 
 
+def tensors_wanted(config: ModelConfig) -> Counter[str]:
+    """Every tensor once; layer 0's attention site has one candidate, so that its mix is never made."""
+    site = "model.layers.0.self_attention_res_"
+    return Counter(name for name in expected_tensors(config) if not name.startswith(site))
+
+
 @pytest.mark.parametrize("family", TINY_CONFIGS)
 def test_every_tensor_of_the_checkpoint_is_read_once(family: str) -> None:
     config = tiny_config(family)
-    assert tensors_read(build_graph(config)) == Counter(list(expected_tensors(config)))
+    assert tensors_read(build_graph(config)) == tensors_wanted(config)
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
@@ -47,7 +54,7 @@ def test_no_pass_loses_a_tensor(phase: Phase) -> None:
     config = tiny_config("spec")
     module = build_graph(config)
     run_passes(module, pipeline(phase, LoweringOptions()), verify_each=False)
-    assert tensors_read(module) == Counter(list(expected_tensors(config)))
+    assert tensors_read(module) == tensors_wanted(config)
 
 
 def test_states_go_in_and_come_out() -> None:

@@ -44,7 +44,7 @@ def case(name: str, phase: Phase) -> Case:
     """Two or three sequences of uneven lengths, with and without context; used slots hold noise."""
     config = {"wide": wide_experts}.get(name, lambda: tiny_config(name))()
     rng = np.random.default_rng(7)
-    first, second = (rng.integers(0, config.vocab_size, n) for n in (30, 11))
+    first, second = (rng.integers(0, config.vocab_size, n, np.int32) for n in (30, 11))
     if phase == "prefill":
         chunks = [
             SeqChunk(first, 0, 2, [3, 5, 7, 9], logits="all", checkpoints={16: 5}),

@@ -51,12 +51,14 @@ def test_quantized_activations_change_little() -> None:
     """a8w4 is another number format: close, and not the same (one layer: nothing is routed anew)."""
     text = (Path(__file__).with_name("fuse_moe.mlir")).read_text()
     rng = np.random.default_rng(1)
-    inputs = {"arg0": rng.normal(size=(9, 64)), "arg2": rng.random((9, 2))}
+    inputs: dict[str, Any] = {"arg0": rng.normal(size=(9, 64)), "arg2": rng.random((9, 2))}
     inputs["arg1"] = np.stack([rng.permutation(4)[:2] for _ in range(9)]).astype(np.int32)
     shapes = {"arg3": (4, 32, 32), "arg4": (4, 32, 32), "arg5": (4, 64, 16)}
     inputs |= {name: rng.integers(0, 256, shape).astype(np.uint8) for name, shape in shapes.items()}
     shapes = {"arg6": (4, 32, 2), "arg7": (4, 32, 2), "arg8": (4, 64, 1)}
-    inputs |= {name: rng.integers(120, 126, shape).astype(np.uint8) for name, shape in shapes.items()}
+    inputs |= {
+        name: rng.integers(120, 126, shape).astype(np.uint8) for name, shape in shapes.items()
+    }
     inputs["arg9"] = rng.normal(size=64)
     exact = interpret(parse_module(text), inputs, {})["result0"]
     module = parse_module(text)

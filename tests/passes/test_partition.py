@@ -22,7 +22,10 @@ Array = NDArray[Any]
 
 def shards(states: dict[str, Array], tp: int) -> list[dict[str, Array]]:
     """Each rank's state buffers: heads of the KDA states, channels of the conv states by branch."""
-    return [{name: _share(name, value, rank, tp) for name, value in states.items()} for rank in range(tp)]
+    return [
+        {name: _share(name, value, rank, tp) for name, value in states.items()}
+        for rank in range(tp)
+    ]
 
 
 def _share(name: str, value: Array, rank: int, tp: int) -> Array:

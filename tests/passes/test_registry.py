@@ -19,7 +19,7 @@ VERBS = "chunk fuse lower convert quantize partition plan outline attach legaliz
 def test_name_class_and_verb_agree(name: str) -> None:
     found = pass_class(name)
     assert found.name == name
-    assert name.split("-")[0] in VERBS
+    assert name.partition("-")[0] in VERBS
     assert "From:" in (found.__doc__ or "") and "To:" in (found.__doc__ or "")
     assert found.from_level <= found.to_level
 

@@ -186,5 +186,3 @@ class Concat(K3Op, name="concat"):
         for part in self.parts:
             yield want("part element type", self.y.type.element_type, part.type.element_type)
             yield ranked("part", part, 2)
-
-

@@ -67,7 +67,11 @@ class GatedRmsNorm(K3Op, name="gated_rms_norm"):
     def faults(self) -> Iterator[Fault]:
         yield per_head("o", self.o, self.num_heads.value)
         yield shaped("gate", self.gate, *shape(self.o))
-        yield want("num_heads * weight", shape(self.o)[-1], self.num_heads.value * (shape(self.weight)[0] or 0))
+        yield want(
+            "num_heads * weight",
+            shape(self.o)[-1],
+            self.num_heads.value * (shape(self.weight)[0] or 0),
+        )
         yield shaped("y", self.y, *shape(self.o))
         yield positive("eps", self.eps.value)
 

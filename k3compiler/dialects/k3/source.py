@@ -75,8 +75,11 @@ def source_faults(source: Any) -> list[str]:
         case "concat":
             faults += [fault for part in source["concat"] for fault in source_faults(part)]
         case "stack":
-            stray = set(source["stack"]) ^ STACK_KEYS - {"slice"} - set()
-            faults += [f"source stack: key {key} missing or unknown" for key in sorted(stray - {"slice"})]
+            keys = set(source["stack"])
+            wrong = (keys - STACK_KEYS) | (STACK_KEYS - {"slice"} - keys)
+            faults += [f"source stack: key {key} is missing or unknown" for key in sorted(wrong)]
         case "reshape" | "transpose" | "pad":
             faults += source_faults(source.get("of"))
+        case _:
+            pass
     return faults

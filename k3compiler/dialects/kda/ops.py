@@ -56,10 +56,11 @@ def _input_faults(op: Any, heads: int) -> Iterator[Fault]:
 class Inputs(KdaOp, name="inputs"):
     """Conv, SiLU, L2 norms, gate, beta and the chunk-cumulative gate in one.
 
-    ``q = q_scale l2(silu(conv(q)))``, ``k = l2(silu(conv(k)))``, ``v = silu(conv(v))``, ``beta_out = σ(beta)``;
+    ``q = q_scale l2(silu(conv(q)))``, ``k = l2(silu(conv(k)))``, ``v = silu(conv(v))``,
+    ``beta_out = σ(beta)``;
     ``g`` is the inclusive sum of the log-decays over the token's kda chunk up to the token, chunks being the
-    batch's ``chunk_start .. chunk_end`` rows on a grid of ``chunk_tokens`` (1: no chunks, the log-decay itself). With ``lower_bound`` the gate is bounded,
-    without it softplus (as k3.kda_gate).
+    batch's ``chunk_start .. chunk_end`` rows on a grid of ``chunk_tokens`` (1: no chunks, the log-decay
+    itself). With ``lower_bound`` the gate is bounded, without it softplus (as k3.kda_gate).
 
     Shapes: qkv [T, 2*H*Dk + H*Dv] (columns q|k|v), f [T, H*Dk], beta [T, H] (logits),
     conv_weight [2*H*Dk + H*Dv, W] f32, conv_state [SLOTS, W-1, 2*H*Dk + H*Dv], a_log [H] f32, dt_bias [H*Dk] f32
@@ -154,7 +155,8 @@ class Prepare(KdaOp, name="prepare"):
     def faults(self) -> Iterator[Fault]:
         heads, chunk = self.num_heads.value, self.chunk_tokens.value
         if heads <= 0 or chunk <= 0 or chunk % SUB_BLOCK_TOKENS:
-            yield f"num_heads, chunk_tokens: expected heads and a multiple of {SUB_BLOCK_TOKENS}, found {heads}, {chunk}"
+            wanted = f"expected heads and a multiple of {SUB_BLOCK_TOKENS}"
+            yield f"num_heads, chunk_tokens: {wanted}, found {heads}, {chunk}"
             return
         key, value = (shape(self.q)[-1] or 0) // heads, (shape(self.v)[-1] or 0) // heads
         for name in ("q", "k", "g"):
@@ -174,7 +176,8 @@ class Prepare(KdaOp, name="prepare"):
 class SegmentMaps(KdaOp, name="segment_maps"):
     """The affine map of every segment's state: ``Σ_out = Σ_in (diag(gamma_seg) + r) + b``, with ``Σ = Sᵀ``.
 
-    ``b`` is the segment's chunks from a zero state; ``r`` the same from the unit state with u = 0, less its diagonal decay.
+    ``b`` is the segment's chunks from a zero state; ``r`` the same from the unit state with u = 0, less its
+    diagonal decay.
 
     Shapes: w [N, H, C, Dk], u [N, H, C, Dv], k_tail [N, H, C, Dk], gamma [N, H, Dk] f32
     -> gamma_seg [NS, H, Dk] f32, r [NS, H, Dk, Dk] f32, b [NS, H, Dv, Dk] f32.
@@ -278,8 +281,9 @@ class Output(KdaOp, name="output"):
 class Decode(KdaOp, name="decode"):
     """One token of every sequence, whole: conv, SiLU, norms, gate, state step, gated norm, both states updated.
 
-    Shapes: qkv [S, 2*H*Dk + H*Dv], f [S, H*Dk], beta [S, H] (logits), gate [S, H*Dv], conv_weight [2*H*Dk + H*Dv, W] f32,
-    conv_state [SLOTS, W-1, 2*H*Dk + H*Dv], a_log [H] f32, dt_bias [H*Dk] f32, norm_weight [Dv] f32,
+    Shapes: qkv [S, 2*H*Dk + H*Dv], f [S, H*Dk], beta [S, H] (logits), gate [S, H*Dv],
+    conv_weight [2*H*Dk + H*Dv, W] f32, conv_state [SLOTS, W-1, 2*H*Dk + H*Dv], a_log [H] f32,
+    dt_bias [H*Dk] f32, norm_weight [Dv] f32,
     state [SLOTS, H, Dv, Dk] f32 -> y [S, H*Dv], new_conv_state as conv_state, new_state as state.
     """
 

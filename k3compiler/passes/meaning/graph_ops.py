@@ -79,7 +79,15 @@ def kda_gate(op: Any, step: Step, f: Array, a_log: Array, dt_bias: Array) -> Arr
 
 
 def kda_recurrence(
-    op: Any, step: Step, q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array, batch: None
+    op: Any,
+    step: Step,
+    q: Array,
+    k: Array,
+    v: Array,
+    g: Array,
+    beta: Array,
+    state: Array,
+    batch: None,
 ) -> tuple[Array, Array]:
     num_heads = state.shape[1]
     q, k, v, g = (heads(x, num_heads) for x in (q, k, v, g))
@@ -87,8 +95,9 @@ def kda_recurrence(
     for seq in range(step.num_sequences):
         current = step.initial(state, seq)
         for rows, slot in step.segments(seq):
-            parts = (x[rows] for x in (q, k, v, g, beta))
-            o[rows], current = kda.kda_recurrence(*parts, current)
+            o[rows], current = kda.kda_recurrence(
+                q[rows], k[rows], v[rows], g[rows], beta[rows], current
+            )
             if slot is not None:
                 new_state[slot] = current
         new_state[step["seq_slot"][seq]] = current
@@ -114,7 +123,9 @@ def write_rows(step: Step, cache: Array, rows: Array) -> Array:
     return new_cache
 
 
-def mla_cache_write(op: Any, step: Step, latent: Array, rope: Array, cache: Array, batch: None) -> Array:
+def mla_cache_write(
+    op: Any, step: Step, latent: Array, rope: Array, cache: Array, batch: None
+) -> Array:
     return write_rows(step, cache, np.concatenate([latent, rope], axis=1))
 
 
@@ -145,11 +156,10 @@ def experts(
     op: Any, step: Step, x: Array, ids: Array, weights: Array,
     w1: Array, w3: Array, w2: Array, s1: Array | None, s3: Array | None, s2: Array | None,
 ) -> Array:  # fmt: skip
-    stacked = zip((w1, w3, w2), (s1, s3, s2), strict=True)
-    matrices = [expert_matrices(w, s, x.dtype) for w, s in stacked]
+    gate, up, out = (expert_matrices(w, s, x.dtype) for w, s in ((w1, s1), (w3, s3), (w2, s2)))
     local = ids - step.bound(optional(op, "first_expert"))
     local = np.where((local >= 0) & (local < len(w1)), local, -1)
-    return moe.experts(x, local, weights, *matrices, activation_of(op))
+    return moe.experts(x, local, weights, gate, up, out, activation_of(op))
 
 
 MEANINGS: dict[Any, Any] = {

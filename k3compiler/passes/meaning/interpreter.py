@@ -60,10 +60,9 @@ def interpret_ranks(
 
 
 def _bind(function: Any, step: Step, dtype: DTypeLike) -> Values:
-    named = {name: value for name, value in arguments(function).items()}
     return {
         value: None if str(value.type) == "!k3.batch" else _as_number(step.arrays[name], dtype)
-        for name, value in named.items()
+        for name, value in arguments(function).items()
     }
 
 

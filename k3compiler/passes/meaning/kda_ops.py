@@ -41,7 +41,8 @@ def _convolved(step: Step, qkv: Array, w: Array, state: Array) -> Array:
 
 
 def _token_inputs(
-    op: Any, step: Step, qkv: Array, f: Array, beta: Array, w: Array, state: Array, a_log: Array, dt_bias: Array
+    op: Any, step: Step, qkv: Array, f: Array, beta: Array, w: Array, state: Array, a_log: Array,
+    dt_bias: Array,
 ) -> tuple[Array, ...]:  # fmt: skip
     """q, k, v, g (not cumulative), beta of every token, by head."""
     n, width = op.num_heads.value, f.shape[1]
@@ -53,7 +54,8 @@ def _token_inputs(
 
 
 def inputs(
-    op: Any, step: Step, qkv: Array, f: Array, beta: Array, w: Array, state: Array, a_log: Array, dt_bias: Array, batch: None
+    op: Any, step: Step, qkv: Array, f: Array, beta: Array, w: Array, state: Array, a_log: Array,
+    dt_bias: Array, batch: None,
 ) -> tuple[Array, ...]:  # fmt: skip
     q, k, v, g, b = _token_inputs(op, step, qkv, f, beta, w, state, a_log, dt_bias)
     if op.chunk_tokens.value > 1:
@@ -82,10 +84,9 @@ def prepare(
     for rows in _chunk_rows(step):
         single[rows] = np.diff(g[rows], axis=0, prepend=0)
     n = op.num_heads.value
-    by_head = (heads(x, n) for x in (q, k, v, single))
-    return kda_prepare(
-        *by_head, beta, step["chunk_start"], step["chunk_end"], op.chunk_tokens.value
-    )
+    q, k, v, single = (heads(x, n) for x in (q, k, v, single))
+    tables = (step["chunk_start"], step["chunk_end"])
+    return kda_prepare(q, k, v, single, beta, *tables, op.chunk_tokens.value)
 
 
 def segment_maps(
@@ -123,11 +124,12 @@ def decode(
     op: Any, step: Step, qkv: Array, f: Array, beta: Array, gate: Array, w: Array, conv: Array,
     a_log: Array, dt_bias: Array, norm_w: Array, state: Array, batch: None,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    parts = _token_inputs(op, step, qkv, f, beta, w, conv, a_log, dt_bias)
-    o, new_state = np.empty_like(parts[2]), state.copy()
+    q, k, v, g, b = _token_inputs(op, step, qkv, f, beta, w, conv, a_log, dt_bias)
+    o, new_state = np.empty_like(v), state.copy()
     for seq in range(step.num_sequences):
-        rows = step.rows(seq)
-        o[rows], final = kda.kda_recurrence(*(x[rows] for x in parts), step.initial(state, seq))
+        r = step.rows(seq)
+        start = step.initial(state, seq)
+        o[r], final = kda.kda_recurrence(q[r], k[r], v[r], g[r], b[r], start)
         new_state[step["seq_slot"][seq]] = final
     y = gated_rms_norm(o, norm_w, heads(gate, op.num_heads.value), op.norm_eps.value)
     return flat(y), conv_state(op, step, qkv, conv, None), new_state

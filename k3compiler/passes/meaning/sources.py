@@ -30,7 +30,8 @@ def load_source(source: Source, tensors: Mapping[str, Array], rank: int) -> Arra
             return load_source(source["of"], tensors, rank).transpose(source["transpose"])
         case "pad":
             return np.pad(load_source(source["of"], tensors, rank), source["pad"])
-    raise AssertionError(f"no such source: {source}")
+        case _:
+            raise AssertionError(f"no such source: {source}")
 
 
 def _stack(stack: dict[str, Any], tensors: Mapping[str, Array], rank: int) -> Array:

@@ -55,7 +55,9 @@ class Step:
         slot = state[int(self.arrays["seq_slot"][seq])]
         return slot.copy() if self.arrays["seq_ctx"][seq] else np.zeros_like(slot)
 
-    def cache_places(self, seq: int, first: int, last: int, page_tokens: int) -> tuple[Array, Array]:
+    def cache_places(
+        self, seq: int, first: int, last: int, page_tokens: int
+    ) -> tuple[Array, Array]:
         """Page and row in the page of a sequence's absolute positions ``first .. last``."""
         position = np.arange(first, last)
         return self.arrays["page_table"][seq, position // page_tokens], position % page_tokens
