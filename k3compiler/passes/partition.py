@@ -52,6 +52,7 @@ class Partition(Pass):
         if self.tp == 1:
             return
         function = model_function(module)
+        _refuse_a_second_time(function)
         with module.context, ir.Location.unknown():
             self._check_heads(function)
             _Worker(self.tp, self.expert_ranks).run(function)
@@ -69,6 +70,17 @@ class Partition(Pass):
                         found=str(heads),
                         hint="choose a tp that divides the head counts",
                     )
+
+
+def _refuse_a_second_time(function: Any) -> None:
+    for op in function.entry_block.operations:
+        if isinstance(op, comm.AllReduce | comm.AllGather | comm.ReduceScatter):
+            raise K3Error(
+                "K3-P003",
+                where="partition",
+                expected="a module that is not partitioned yet",
+                found=f"a {op.operation.name}",
+            )
 
 
 class _Worker:

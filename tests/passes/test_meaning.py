@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from k3compiler.ir import parse_module
+from k3compiler.ir import origin_of, parse_module, print_module
 from k3compiler.ir.dialect import attribute
 from k3compiler.passes.meaning import interpret
 from k3compiler.passes.module import operations
@@ -66,6 +66,31 @@ def test_quantized_activations_change_little() -> None:
     found = interpret(module, inputs, {})["result0"]
     error = np.linalg.norm(found - exact) / np.linalg.norm(exact)
     assert 1e-3 < error < 0.05
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("family", ["spec", "linear"])
+def test_a_second_run_changes_nothing(family: str, phase: Phase) -> None:
+    text, _ = cases.fused(family, phase)
+    module = parse_module(text)
+    run_passes(module, pipeline(phase, cases.OPTIONS))
+    assert print_module(module) == text
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_fused_op_knows_its_layer_and_equation(phase: Phase) -> None:
+    """What a launch record and a profile show: nothing of it is lost on the way down."""
+    module = cases.case("spec", phase).graph()
+    run_passes(module, pipeline(phase, cases.OPTIONS), verify_each=False)
+    seen: set[int | None] = set()
+    for op in operations(module):
+        if op.operation.name != "func.return":
+            names = str(op.location)
+            origin = origin_of(op)
+            assert names.startswith(f'loc("{op.operation.name}"'), names
+            assert origin.equation, names
+            seen.add(origin.layer)
+    assert seen == {None, *range(9)}
 
 
 # What is flipped inside a fused op: (phase, family, op, attribute, factor). eps is tiny, so it is made large.

@@ -96,6 +96,13 @@ def test_what_does_not_divide_is_refused(family: str, tp: int, ep: int | None, w
     assert where in caught.value.where
 
 
+def test_a_module_is_partitioned_once() -> None:
+    module = cases.case("spec", "prefill").graph()
+    run_passes(module, [Partition(tp=2)])
+    with pytest.raises(K3Error, match="not partitioned yet"):
+        Partition(tp=2).run(module)
+
+
 def test_a_latent_norm_before_the_sum_shows() -> None:
     """The trap of spec 11.26: moving the sum behind the norm changes the numbers."""
     case = cases.case("spec", "prefill")
