@@ -87,7 +87,11 @@ def main() -> int:
             text = f"{worst.output} {worst.error:.2e} {worst.note}"
             passed = worst.passed
         except Exception as error:
-            passed, count, text = False, 0, f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
+            passed, count, text = (
+                False,
+                0,
+                f"{type(error).__name__}: {error}".replace("\n", " ")[:300],
+            )
         failed += not passed
         seconds = time.monotonic() - started
         mark = "ok  " if passed else "FAIL"

@@ -79,16 +79,16 @@ class TargetBackend(Protocol):
 
 
 # kind of target -> "module:class"; the class takes the TargetSpec
-BACKENDS: Mapping[Kind, str] = {
+BACKENDS: dict[Kind, str] = {
     "cuda": "k3compiler.targets.nvidia.backend:NvidiaBackend",
     "hip": "k3compiler.targets.amd.backend:AmdBackend",
     "cpu": "k3compiler.targets.cpu.backend:CpuBackend",
 }
 
 
-def backend_for(spec: TargetSpec) -> TargetBackend:
-    """The backend that builds for a target."""
-    module, _, name = BACKENDS[spec.kind].partition(":")
+def backend_for(spec: TargetSpec, path: str | None = None) -> TargetBackend:
+    """The backend that builds for a target; ``path`` is a line of the table, by default the target's own."""
+    module, _, name = (path or BACKENDS[spec.kind]).partition(":")
     return getattr(import_module(module), name)(spec)
 
 

@@ -60,7 +60,7 @@ def build_kernels(
         else:
             take(kept)
     workers = min(jobs or knobs.JOBS.get(), len(missing))
-    with closing(_in_parallel(missing, target.name, workers)) as answers:
+    with closing(_in_parallel(missing, target, workers)) as answers:
         for request, answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -70,7 +70,7 @@ def build_kernels(
 
 
 def _in_parallel(
-    requests: Sequence[BuildRequest], target: str, num_workers: int
+    requests: Sequence[BuildRequest], target: TargetSpec, num_workers: int
 ) -> Generator[_Answer]:
     """(request, kernel or error) as they come; leaving the loop stops the workers."""
     tasks: queue.SimpleQueue[BuildRequest] = queue.SimpleQueue()

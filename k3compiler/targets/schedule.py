@@ -21,7 +21,14 @@ from typing import Any
 from k3compiler.targets.base import Kind, find_target
 
 VENDORS: Mapping[Kind, str] = {"cuda": "nvidia", "hip": "amd", "cpu": "cpu"}
-LAUNCH_KEYS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "matrix_instr_nonkdim")
+LAUNCH_KEYS = (
+    "num_warps",
+    "num_stages",
+    "num_ctas",
+    "maxnreg",
+    "waves_per_eu",
+    "matrix_instr_nonkdim",
+)
 ANY_FAMILY = "*"
 
 

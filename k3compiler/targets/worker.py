@@ -14,10 +14,13 @@ import traceback
 from typing import IO, Any
 
 from k3compiler.errors import K3Error
-from k3compiler.targets.backend import BuildRequest, BuiltKernel, backend_for
-from k3compiler.targets.base import find_target
+from k3compiler.targets.backend import BACKENDS, BuildRequest, BuiltKernel, backend_for
+from k3compiler.targets.base import TargetSpec, find_target
 
-_BOOT = "import sys, ast; sys.path[:] = ast.literal_eval(sys.argv[1]); from k3compiler.targets.worker import main; main()"
+_BOOT = (
+    "import sys, ast; sys.path[:] = ast.literal_eval(sys.argv[1]); "
+    "from k3compiler.targets.worker import main; main()"
+)
 
 
 class WorkerDied(Exception):
@@ -27,9 +30,9 @@ class WorkerDied(Exception):
 class Worker:
     """The parent's side of one worker process."""
 
-    def __init__(self, target: str, errors: IO[bytes]) -> None:
+    def __init__(self, spec: TargetSpec, errors: IO[bytes]) -> None:
         self._errors = errors
-        command = [sys.executable, "-c", _BOOT, repr(sys.path), target]
+        command = [sys.executable, "-c", _BOOT, repr(sys.path), spec.name, BACKENDS[spec.kind]]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
         )
@@ -77,7 +80,7 @@ def main() -> None:
     faulthandler.enable()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # the toolchain prints; that must not look like an answer
-    backend = backend_for(find_target(sys.argv[2]))
+    backend = backend_for(find_target(sys.argv[2]), sys.argv[3])
     while True:
         try:
             request = pickle.load(sys.stdin.buffer)
@@ -91,6 +94,16 @@ def _answer(backend: Any, request: BuildRequest) -> tuple[str, Any]:
     try:
         return "built", backend.compile(request)
     except K3Error as error:
-        return "error", error
+        return "error", _placed(error, request)
     except Exception:
         return "bug", traceback.format_exc()
+
+
+def _placed(error: K3Error, request: BuildRequest) -> K3Error:
+    """The error with kernel, op, layers and shape in it."""
+    if request.place in error.where:
+        return error
+    where = f"{request.place}: {error.where}"
+    return K3Error(
+        error.code, where=where, expected=error.expected, found=error.found, hint=error.hint
+    )

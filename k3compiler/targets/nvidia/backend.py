@@ -20,7 +20,11 @@ from k3compiler.targets.triton_ir.toolchain import Assembled, GpuChip, run_stage
 PTX_VERSION = 90  # what a CUDA 13.0 driver can still translate itself
 TENSOR_MEMORY_COLUMNS = 512
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-INSTRUCTIONS = {"wgmma": r"\bwgmma\.mma_async", "tcgen05.mma": r"\btcgen05\.mma\.", "mma.sync": r"\bmma\.sync\."}
+INSTRUCTIONS = {
+    "wgmma": r"\bwgmma\.mma_async",
+    "tcgen05.mma": r"\btcgen05\.mma\.",
+    "mma.sync": r"\bmma\.sync\.",
+}
 
 
 class NvidiaBackend:
@@ -55,9 +59,7 @@ class NvidiaBackend:
             global_scratch_align=metadata["global_scratch_align"],
         )
         resources = ResourceRecord(*_resources(log), instructions)
-        return BuiltKernel(
-            request.symbol, {"ptx": ptx.encode(), "cubin": cubin}, launch, resources
-        )
+        return BuiltKernel(request.symbol, {"ptx": ptx.encode(), "cubin": cubin}, launch, resources)
 
     def _to_ptx(self, request: BuildRequest, text: str) -> Assembled:
         chosen = {k: v for k, v in request.schedule.items() if k in OPTIONS and v is not None}

@@ -59,9 +59,7 @@ def _through_fp8(e: Emitter, value: str, shape: list[int], source: str, out: str
     kind = tensor(shape, "f32")
     low, high = (e.text.constant(sign + E4M3_MAX, kind) for sign in ("-", ""))
     value = e.text.op(f"tt.clampf {value}, {low}, {high}, propagateNan = all : {kind}")
-    return e.text.op(
-        f"tt.fp_to_fp {value}, rounding = rtne : {kind} -> {tensor(shape, out)}"
-    )
+    return e.text.op(f"tt.fp_to_fp {value}, rounding = rtne : {kind} -> {tensor(shape, out)}")
 
 
 def _plain(

@@ -32,7 +32,9 @@ def emit_compare(e: Emitter, op: Any) -> str:
 
 def emit_select(e: Emitter, op: Any) -> str:
     condition, a, b = op.operation.operands
-    kind = f"{condition.type}, {a.type}" if isinstance(condition.type, ir.RankedTensorType) else a.type
+    kind = (
+        f"{condition.type}, {a.type}" if isinstance(condition.type, ir.RankedTensorType) else a.type
+    )
     return e.text.op(f"arith.select {e.name(condition)}, {e.name(a)}, {e.name(b)} : {kind}")
 
 

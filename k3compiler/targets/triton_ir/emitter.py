@@ -74,7 +74,9 @@ class Emitter:
         signature = ", ".join(self._arguments())
         self.block(block)
         end = self.text.alias(location)
-        head = f"  tt.func public @{self._info.symbol}({signature}) attributes {{noinline = false}} {{"
+        head = (
+            f"  tt.func public @{self._info.symbol}({signature}) attributes {{noinline = false}} {{"
+        )
         lines = ["module {", head, self.text.body(), f"  }} {end}", f"}} {end}"]
         return "\n".join([*lines, self.text.aliases(), ""])
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-
 MAX_PROGRAMS = 2**31 - 1
 
 

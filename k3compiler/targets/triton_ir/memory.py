@@ -208,7 +208,9 @@ def _mask(e: Emitter, access: _Access) -> str | None:
     kind = tensor(access.shape, "i1")
     for axis in range(len(access.shape)):
         for condition in _conditions(e, access, axis):
-            mask = condition if mask is None else e.text.op(f"arith.andi {mask}, {condition} : {kind}")
+            mask = (
+                condition if mask is None else e.text.op(f"arith.andi {mask}, {condition} : {kind}")
+            )
     return mask
 
 
@@ -251,7 +253,8 @@ def _tightest(e: Emitter, ends: list[Any]) -> list[Any]:
 
     def implied(i: int) -> bool:
         return any(
-            e.facts.at_most(forms[j], forms[i]) and (j < i or not e.facts.at_most(forms[i], forms[j]))
+            e.facts.at_most(forms[j], forms[i])
+            and (j < i or not e.facts.at_most(forms[i], forms[j]))
             for j in range(len(ends))
             if j != i
         )

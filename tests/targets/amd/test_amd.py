@@ -1,0 +1,133 @@
+"""Kernels built for AMD without a GPU; where the emulator is at hand, also what they compute."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from k3compiler.check.case import Verdict
+from k3compiler.ir.context import print_module
+from k3compiler.ir.tile_interpreter import run_tile_program
+from k3compiler.ir.tile_program import describe
+from k3compiler.package.expr import compile_exprs
+from k3compiler.targets.backend import BuildRequest, BuiltKernel, backend_for
+from k3compiler.targets.base import find_target
+from k3compiler.targets.build import build_kernels
+from tests.targets.every_op import SAMPLES, build, product, scaled
+from tests.targets.gpu_programs import ROWS, one_of_each, requests
+
+pytestmark = pytest.mark.t2
+
+SUBSET = ("gemm", "kda_scan", "mla_prefill", "moe_gate_up")
+CHECK = Path(__file__).parents[3] / "bench/amd_emulate_check.py"
+
+
+def compile_body(body: Any, target: str) -> BuiltKernel:
+    """Builds one body in this process."""
+    text = print_module(build(body), locations=True)
+    request = BuildRequest("k", text, {"num_warps": 4, "num_stages": 2}, op="test")
+    return backend_for(find_target(target)).compile(request)
+
+
+def check_kernel(kernel: BuiltKernel, isa: str) -> None:
+    """What holds for every AMD kernel."""
+    assembly = kernel.files["s"].decode()
+    assert re.match(rf'\t\.amdgcn_target "\S+-{isa}"', assembly)
+    assert f".globl\t{kernel.symbol}" in assembly
+    assert re.search(r'^\t\.file\t1 "k3compiler/kernels" "\w+\.py"', assembly, re.M)
+    assert kernel.files["hsaco"].startswith(b"\x7fELF")
+    assert kernel.resources.registers > 0
+    for data in kernel.files.values():
+        assert b"/tmp/" not in data and str(Path.cwd()).encode() not in data
+
+
+def test_a_subset_builds_for_gfx950(tmp_path: Path) -> None:
+    wanted = requests(one_of_each(ROWS, SUBSET), "mi355x")
+    built = build_kernels(wanted, find_target("mi355x"), jobs=2, cache_folder=tmp_path)
+    for kernel in built.values():
+        check_kernel(kernel, "gfx950")
+    dots = {r.symbol for r in wanted if "tile.dot" in r.tile_text}
+    assert dots == {s for s, k in built.items() if k.resources.instructions}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", ["mi300x", "mi355x"])
+def test_every_family_builds(tmp_path: Path, target: str) -> None:
+    spec = find_target(target)
+    for kernel in build_kernels(requests(ROWS, target), spec, cache_folder=tmp_path).values():
+        check_kernel(kernel, spec.isa)
+
+
+def test_products_use_the_matrix_unit() -> None:
+    plain = compile_body(product("bf16", "bf16", 64, 32), "mi355x")
+    mx = compile_body(scaled("e4m3", "e2m1", 64, 32), "mi355x")
+    old = compile_body(scaled("e4m3", "e2m1", 64, 32), "mi300x")
+    assert set(plain.resources.instructions) == {"mfma"}
+    assert set(mx.resources.instructions) == {"mfma_scale"}
+    assert set(old.resources.instructions) == {"mfma"}
+
+
+# -- what they compute -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def check() -> Any:
+    """The emulation check, with its emulator loaded as ``check.emulator``."""
+    path = os.environ.get("K3C_TEST_AMD_EMULATOR")
+    if path is None or "TINYGRAD_SRC" not in os.environ:
+        pytest.skip(
+            "set K3C_TEST_AMD_EMULATOR (amd_emulate.py) and TINYGRAD_SRC (a tinygrad checkout)"
+        )
+    spec = importlib.util.spec_from_file_location("amd_emulate_check", CHECK)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.emulator = module.load_emulator(Path(path))
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "params", "sizes"), ROWS, ids=[f"{r[0]}-{i}" for i, r in enumerate(ROWS)]
+)
+def test_kernel_agrees_with_the_reference_on_the_emulator(
+    check: Any, family: str, params: dict[str, Any], sizes: dict[str, int]
+) -> None:
+    verdicts: list[Verdict] = check.emulate(check.emulator, family, params, sizes, "mi355x")[0]
+    for verdict in verdicts:
+        assert verdict.passed, verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_op_means_what_the_interpreter_says(check: Any, name: str) -> None:
+    body, arguments, tolerance = SAMPLES[name]
+    module = build(body)
+    info = describe(module)
+    want = dict(arguments(np.random.default_rng(1)))
+    got = {key: value.copy() for key, value in want.items()}
+    known = info.symbols_from(want)
+    grid = compile_exprs(info.grid)(known)
+    run_tile_program(module, want, grid)
+    built = compile_body(body, "mi355x")
+    values = [got.get(a.name, known.get(a.name)) for a in info.arguments]
+    kernel = check.emulator.Kernel(built.files["hsaco"])
+    kernel.run(grid, (256, 1, 1), values, built.launch.shared_bytes)
+    for argument in info.arguments:
+        if argument.access == "w":
+            _compare(argument.name, want[argument.name], got[argument.name], tolerance)
+
+
+def _compare(name: str, want: Any, got: Any, tolerance: float) -> None:
+    want, got = want.astype(np.float64), got.astype(np.float64)
+    assert np.array_equal(np.isnan(want), np.isnan(got)), name
+    finite = np.isfinite(want)
+    assert np.array_equal(got[~finite & ~np.isnan(want)], want[~finite & ~np.isnan(want)]), name
+    error = np.linalg.norm(want[finite] - got[finite]) / (np.linalg.norm(want[finite]) or 1.0)
+    assert error <= tolerance, (name, error)
