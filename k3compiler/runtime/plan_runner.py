@@ -123,9 +123,9 @@ class PlanRunner:
             size = int(need[index]) if is_first else int(need[index]) * 5 // 4
             self._memory[name] = self._device.allocate(size)
             self._capacity[index] = size
-        self.table.bind(np.array([self._pointer(name) for name in self._names], np.int64))
+        self.table.bind(np.array([self.pointer(name) for name in self._names], np.int64))
 
-    def _pointer(self, name: str) -> int:
+    def pointer(self, name: str) -> int:
         if name in self._inputs.names:
             return self._inputs.pointer(name)
         return self._buffer(self._block_of(name)).pointer
