@@ -46,12 +46,14 @@ def along_k(s: State, left: Factor, right: Factor, out: Slot, inner: int) -> Non
         (out.pointer, "!llvm.ptr"), (steps[0], "i64"), (steps[1], "i64"),
         (few.end(s), "i64"), (many.end(s), "i64"), (w.i64(inner), "i64"),
     ]  # fmt: skip
-    block = min(4 if s.has_avx512 else 1, few.rows), min(4, many.rows)
+    dtype, width = many.view.dtype, min(inner, LANES)
+    # what stays in registers: sums of (few, many) rows; decoding nibbles is shared by the few
+    wanted = (4, 4) if s.has_avx512 else (4, 1) if dtype == "i8" else (1, 4)
+    block = min(wanted[0], few.rows), min(wanted[1], many.rows)
     rests = (
         block[0] > 1 and few.view.valid.rows is not None,
         block[1] > 1 and many.view.valid.rows is not None,
     )
-    dtype, width = many.view.dtype, min(inner, LANES)
     name = f"along_k_{dtype}_{width}_{block[0]}x{block[1]}_{rests[0]:d}{rests[1]:d}"
     s.call(name, arguments, lambda names: _AlongK(s, dtype, width, *names).run(block, rests))
 

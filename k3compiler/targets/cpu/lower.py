@@ -5,7 +5,8 @@ The function is ``void symbol(int64_t *args, int64_t lo, int64_t hi, int64_t gx,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from k3compiler.targets.cpu.arithmetic import literal
 from k3compiler.targets.cpu.dots import dot
@@ -19,6 +20,8 @@ from k3compiler.targets.cpu.scaled import dot_scaled
 from k3compiler.targets.cpu.state import Slot, State, attributes, memory_element
 from k3compiler.targets.cpu.views import valid_of
 
+_FLUSH_TO_ZERO = 0x8040  # results and operands, bits of MXCSR
+
 
 def lower(program: Program, level: str) -> str:
     """The kernel as MLIR text, for an x86-64 psABI level.
@@ -29,12 +32,31 @@ def lower(program: Program, level: str) -> str:
     s = State(program, level)
     _arguments(s)
     w = s.w
-    with w.loop("%lo", "%hi", w.i64(1)) as loop:
+    with _flushing(s), w.loop("%lo", "%hi", w.i64(1)) as loop:
         _program_ids(s, loop.index)
         _block(s, program.body)
     signature = "(%args: !llvm.ptr, %lo: i64, %hi: i64, %gx: i64, %gy: i64)"
     head = f"llvm.func @{program.symbol}{signature} attributes {attributes(level)} {{"
     return "\n".join([*s.functions.values(), head, w.text(), "llvm.return", "}", ""])
+
+
+@contextmanager
+def _flushing(s: State) -> Iterator[None]:
+    """Numbers below the smallest normal f32 are zero inside: decays underflow all the time, and each
+    subnormal would cost a hundred cycles. Kernels with MX operands keep them (a scale may be 2^-127)."""
+    w = s.w
+    has_bytes = any("e4m3" in (v.dtype for v in (*op.operands, *op.results)) for op in s.plan.ops)
+    if has_bytes or any(op.name == "tile.dot_scaled" for op in s.plan.ops):
+        yield
+        return
+    before, inside = w.alloca(1, "i32"), w.alloca(1, "i32")
+    w.do(f'llvm.call_intrinsic "llvm.x86.sse.stmxcsr"({before}) : (!llvm.ptr) -> ()')
+    flags = w.load(before, "i32", 4)
+    flags = w.emit(f"arith.ori {flags}, {w.constant(str(_FLUSH_TO_ZERO), 'i32')} : i32")
+    w.store(flags, inside, "i32", 4)
+    w.do(f'llvm.call_intrinsic "llvm.x86.sse.ldmxcsr"({inside}) : (!llvm.ptr) -> ()')
+    yield
+    w.do(f'llvm.call_intrinsic "llvm.x86.sse.ldmxcsr"({before}) : (!llvm.ptr) -> ()')
 
 
 def _arguments(s: State) -> None:

@@ -6,6 +6,7 @@ import ctypes
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from k3compiler.errors import K3Error
 from k3compiler.ir.bindings import ir
 from k3compiler.ir.context import print_module
 from k3compiler.ir.tile_program import describe
-from k3compiler.kernels.base import build_program
+from k3compiler.kernels.base import Param, build_program
 from k3compiler.targets.cpu.kernels import argument_words, host_level, load_library
 from k3compiler.targets.cpu.library import (
     LEVELS,
@@ -34,8 +35,8 @@ ADD = {"cols": 64, "block": 64, "dtype": "f32"}
 NORM = {"cols": 64, "block": 64, "eps": 1e-6, "dtype": "f32", "in_cols": 64, "in_offset": 0}
 
 
-def _text(family: str, params: dict[str, object], symbol: str) -> str:
-    return print_module(build_program(family, params, symbol=symbol))  # type: ignore[arg-type]
+def _text(family: str, params: Mapping[str, Param], symbol: str) -> str:
+    return print_module(build_program(family, params, symbol=symbol))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -121,7 +122,7 @@ def test_runner_orders_launches_and_can_run_again(threads: int) -> None:
     module = build_program("add", ADD, symbol="add")
     info, launches, tokens = describe(module), 12, 23
     library = load_library(compile_library([module], host_level()))
-    kernel = ctypes.cast(library.add, ctypes.c_void_p).value
+    kernel = ctypes.cast(library.add, ctypes.c_void_p).value or 0
     rows = [np.zeros((tokens, 64), np.float32) for _ in range(launches + 1)]
     names = [a.name for a in info.arguments if a.shape is not None]
     one = np.ones((tokens, 64), np.float32)
