@@ -67,7 +67,7 @@ def emulate(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--emulator", type=Path, required=True)
     parser.add_argument("--target", default="mi355x", choices=("mi355x", "mi300x"))
     parser.add_argument("families", nargs="*")

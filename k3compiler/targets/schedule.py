@@ -5,9 +5,9 @@
     {"family": "gemm", "targets": ["h200"], "when": {"rows": [1, 64]}, "set": {"block_m": 64, "num_warps": 4}}
 
 A value to set may depend on a parameter: ``{"cover": "N", "at_least": 16, "at_most": 128}`` is the smallest power of
-two that holds N, within those bounds. ``targets`` may be left out (every target of the vendor), and so may ``when``: a parameter equals a value, or lies in
-an inclusive ``[low, high]`` where null is open. Of the entries that fit the most special one wins key by key: later
-files of the sorted names over earlier ones, later entries over earlier ones.
+two that holds N, within those bounds. ``targets`` may be left out (every target of the vendor), and so may ``when``:
+a parameter equals a value, or lies in an inclusive ``[low, high]`` where null is open. Key by key the last entry that
+fits wins, in the order of the files' names and of their entries.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_products_use_the_matrix_unit() -> None:
 
 @pytest.fixture(scope="module")
 def check() -> Any:
-    """The emulation check, with its emulator loaded as ``check.emulator``."""
+    """The emulation check and its emulator."""
     path = os.environ.get("K3C_TEST_AMD_EMULATOR")
     if path is None or "TINYGRAD_SRC" not in os.environ:
         pytest.skip(
@@ -88,8 +89,7 @@ def check() -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.emulator = module.load_emulator(Path(path))
-    return module
+    return SimpleNamespace(emulate=module.emulate, emulator=module.load_emulator(Path(path)))
 
 
 @pytest.mark.slow
