@@ -9,7 +9,7 @@ from k3compiler.errors import K3Error
 from k3compiler.targets.cpu.formats import BYTES, REGISTER
 from k3compiler.targets.cpu.graph import Buffer, Program, Value, refuse
 from k3compiler.targets.cpu.plan import Plan
-from k3compiler.targets.cpu.ranges import Ranges
+from k3compiler.targets.cpu.ranges import LIMIT, Ranges
 from k3compiler.targets.cpu.text import Writer
 
 SECTION = ".text.k3"
@@ -168,7 +168,7 @@ class State:
     def wide(self, value: Value) -> str:
         """An i32 scalar as i64 (constants fold)."""
         low, high = self.ranges.of(value)
-        if low == high:
+        if low == high and abs(low) < LIMIT:
             return self.w.i64(low)
         return self.w.widen(self.scalars[value])
 
