@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from k3compiler.targets.cpu.evaluate import LANES, load_slot, store_slot
 from k3compiler.targets.cpu.formats import BYTES, Lanes, to_f32
-from k3compiler.targets.cpu.nests import across
+from k3compiler.targets.cpu.nests import slice_lanes, sums_of
 from k3compiler.targets.cpu.nibbles import GROUP, nibbles
 from k3compiler.targets.cpu.state import Slot, State, memory_element
 from k3compiler.targets.cpu.text import vector
@@ -54,16 +54,21 @@ def along_k(s: State, left: Factor, right: Factor, out: Slot, inner: int) -> Non
         block[0] > 1 and few.view.valid.rows is not None,
         block[1] > 1 and many.view.valid.rows is not None,
     )
-    name = f"along_k_{dtype}_{width}_{block[0]}x{block[1]}_{rests[0]:d}{rests[1]:d}"
-    s.call(name, arguments, lambda names: _AlongK(s, dtype, width, *names).run(block, rests))
+    is_few_left = few is left
+    name = f"along_k_{dtype}_{width}_{block[0]}x{block[1]}_{rests[0]:d}{rests[1]:d}{is_few_left:d}"
+    s.call(
+        name,
+        arguments,
+        lambda names: _AlongK(s, dtype, width, is_few_left, *names).run(block, rests),
+    )
 
 
 class _AlongK:
     """The body of the product function, over its arguments' names."""
 
     def __init__(
-        self, s: State, dtype: str, width: int, few: str, few_stride: str, many: str, many_stride: str, scales: str,
-        out: str, few_step: str, many_step: str, few_end: str, many_end: str, inner: str,
+        self, s: State, dtype: str, width: int, is_few_left: bool, few: str, few_stride: str,
+        many: str, many_stride: str, scales: str, out: str, few_step: str, many_step: str, few_end: str, many_end: str, inner: str,
     ) -> None:  # fmt: skip
         self.s, self.w, self.dtype, self.width = s, s.w, dtype, width
         self.lanes, self.element = Lanes(s.w, width), memory_element(dtype)
@@ -75,6 +80,7 @@ class _AlongK:
             many_step,
         )
         self.scales, self.out, self.inner = scales, Slot(out, 0), inner
+        self.is_few_left = is_few_left
 
     def run(self, block: tuple[int, int], rests: tuple[bool, bool]) -> None:
         """Blocks of rows of the large side outside (each is read once), of the small side inside."""
@@ -101,7 +107,7 @@ class _AlongK:
 
     def _block(self, few: list[str], many: list[str]) -> None:
         """The sums of some rows with some rows, in registers along the whole of k."""
-        s, w, kind = self.s, self.w, vector(self.width, "f32")
+        w, kind = self.w, vector(self.width, "f32")
         a_rows = [w.address(self.few, w.mul(m, self.few_stride), "f32") for m in few]
         b_rows = [w.address(self.many, w.mul(n, self.many_stride), self.element) for n in many]
         zero, is_nibbles = w.constant("0.0", kind), self.dtype == "i8"
@@ -109,13 +115,23 @@ class _AlongK:
         with w.loop(w.i64(0), self.inner, step, carry=[(zero, kind)] * (len(few) * len(many))) as k:
             body = self._nibble_step if is_nibbles else self._step
             w.carry_on(k, body(k.index, a_rows, b_rows, many, k.carried))
-        sums = iter(k.results)
-        for m in few:
-            for n in many:
-                place = w.add(w.mul(m, self.few_step), w.mul(n, self.many_step))
-                total = across(s, "add", "f32", next(sums), self.width)
-                before = load_slot(s, self.out, place, None)
-                store_slot(s, self.out, place, None, w.emit(f"arith.addf {before}, {total} : f32"))
+        self._add_sums(few, many, k.results)
+
+    def _add_sums(self, few: list[str], many: list[str], lanes: list[str]) -> None:
+        """Adds every vector's sum to its element of the result, a run of neighbours at a time."""
+        s, w = self.s, self.w
+        order = [(i, j) for i in range(len(few)) for j in range(len(many))]
+        if not self.is_few_left:
+            order.sort(key=lambda place: place[::-1])
+        run = len(many) if self.is_few_left else len(few)
+        sums = sums_of(s, [lanes[i * len(many) + j] for i, j in order], self.width)
+        kind = vector(run, "f32")
+        for first in range(0, len(order), run):
+            i, j = order[first]
+            place = w.add(w.mul(few[i], self.few_step), w.mul(many[j], self.many_step))
+            part = slice_lanes(s, sums, len(order), first, run)
+            before = load_slot(s, self.out, place, run)
+            store_slot(s, self.out, place, run, w.emit(f"arith.addf {before}, {part} : {kind}"))
 
     def _step(
         self, k: str, a_rows: list[str], b_rows: list[str], _: list[str], sums: list[str]

@@ -40,7 +40,7 @@ def dot(s: State, op: Op, out: Slot) -> None:
     (a, a_turned), (b, b_turned) = (untransposed(s, v) for v in op.operands[:2])
     rounds = op.attributes["precision"].value == "bf16"
     (m, n), inner = op.result.shape, op.operands[0].shape[1]
-    if b_turned and not a_turned and min(m, n) <= FEW_ROWS:
+    if b_turned and not a_turned and is_skinny(m, n, inner):
         a_kinds, b_kinds = (_F32, _PACKED) if m <= n else (_PACKED, _F32)
         left = view(s, a, a_kinds, trims_rows=True, rounds=rounds)
         right = view(s, b, b_kinds, trims_rows=True, rounds=rounds)
@@ -50,6 +50,12 @@ def dot(s: State, op: Op, out: Slot) -> None:
     left = view(s, a, _F32, trims_rows=True, rounds=rounds)
     right = view(s, b, _F32, trims_rows=not b_turned, rounds=rounds)
     blocked(s, left, right, out, (m, n, inner), a_turned=a_turned, b_turned=b_turned)
+
+
+def is_skinny(m: int, n: int, inner: int) -> bool:
+    """Whether sums along k beat packing the other side (each costs a sum over lanes at its end)."""
+    few = min(m, n)
+    return few <= FEW_ROWS and inner >= LANES * few
 
 
 def blocked(

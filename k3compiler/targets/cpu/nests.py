@@ -159,22 +159,48 @@ def identity(s: State, kind: Kind, dtype: str, width: int | None) -> str:
     return s.w.constant((floats if dtype == "f32" else ints)[kind], kind_of(dtype, width))
 
 
+def slice_lanes(
+    s: State, lanes: str, width: int, first: int, count: int, dtype: str = "f32"
+) -> str:
+    """``count`` neighbouring lanes of a vector."""
+    if count == width:
+        return lanes
+    return s.w.emit(
+        f"vector.extract_strided_slice {lanes} {{offsets = [{first}], sizes = [{count}], strides = [1]}} : "
+        f"{kind_of(dtype, width)} to {kind_of(dtype, count)}"
+    )
+
+
 def across(s: State, kind: Kind, dtype: str, lanes: str, width: int) -> str:
     """All lanes combined into one scalar, by halves (a fixed order, the same on every level)."""
-    w = s.w
     while width > 1:
         half = width // 2
-        source, target = kind_of(dtype, width), kind_of(dtype, half)
-        low = w.emit(
-            f"vector.extract_strided_slice {lanes} "
-            f"{{offsets = [0], sizes = [{half}], strides = [1]}} : {source} to {target}"
-        )
-        high = w.emit(
-            f"vector.extract_strided_slice {lanes} "
-            f"{{offsets = [{half}], sizes = [{half}], strides = [1]}} : {source} to {target}"
-        )
+        low, high = (slice_lanes(s, lanes, width, first, half, dtype) for first in (0, half))
         lanes, width = combine(s, kind, dtype, low, high, half), half
-    return w.emit(f"vector.extract {lanes}[0] : {kind_of(dtype, None)} from {kind_of(dtype, 1)}")
+    return s.w.emit(f"vector.extract {lanes}[0] : {kind_of(dtype, None)} from {kind_of(dtype, 1)}")
+
+
+def sums_of(s: State, vectors: list[str], width: int) -> str:
+    """The sums over the lanes of each vector (a power of two of them), as the lanes of one.
+
+    Each is summed by halves as in :func:`across`; the halves of two vectors share one addition.
+    """
+    w, parts = s.w, width  # lanes that are left of each
+    while parts > 1:
+        half = parts // 2
+        size = width if len(vectors) == 1 else 2 * width
+        groups = range(0, size, parts)
+        low = [g + i for g in groups for i in range(half)]
+        pairs = zip(vectors[::2], vectors[1::2] or vectors, strict=True)
+        kind, done = kind_of("f32", width), list[str]()
+        for a, b in pairs:
+            sides = (
+                w.emit(f"vector.shuffle {a}, {b} {picks} : {kind}, {kind}")
+                for picks in (low, [i + half for i in low])
+            )
+            done.append(combine(s, "add", "f32", *sides, len(low)))
+        vectors, width, parts = done, len(low), half
+    return vectors[0]
 
 
 def reduce(s: State, op: Op, slot: Slot | None) -> str | None:

@@ -9,9 +9,9 @@ from k3compiler.errors import K3Error
 from k3compiler.ir.bindings import execution_engine, ir, passmanager
 
 PIPELINE = (
-    "builtin.module(canonicalize,cse,convert-scf-to-cf,convert-math-to-llvm,"
+    "builtin.module(cse,convert-scf-to-cf,convert-math-to-llvm,"
     "convert-vector-to-llvm{enable-x86=true},convert-arith-to-llvm,convert-cf-to-llvm,convert-ub-to-llvm,"
-    "reconcile-unrealized-casts,canonicalize,cse)"
+    "reconcile-unrealized-casts)"
 )
 
 
