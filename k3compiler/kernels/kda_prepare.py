@@ -94,6 +94,15 @@ def _across(c: _Chunk, own: Rows, reference: Tile, acc: Pair) -> Pair:
     return _products(c, own, factors, acc)
 
 
+def _lifted(decay: Tile, shift: float) -> Pair:
+    """``e^(decay + shift + LIFT)`` and ``e^(LIFT - shift - decay)`` for a decay of -2 shift to 0.
+
+    In two halves: a sum in the exponent would round what gates near 1 have to the spacing around ``shift``.
+    """
+    up, down = exp(decay * 0.5), exp(decay * -0.5)
+    return up * math.exp(LIFT + shift) * up, down * math.exp(LIFT - shift) * down
+
+
 def _bounded_scores(p: Program, c: _Chunk, lower_bound: float) -> Pair:
     """``(k kᵀ, q kᵀ)`` with decay for i >= j; above the diagonal anything."""
     far = near = (p.zeros((C, C)), p.zeros((C, C)))
@@ -101,8 +110,8 @@ def _bounded_scores(p: Program, c: _Chunk, lower_bound: float) -> Pair:
         own = c.rows(d0)
         middle = c.total(d0, HALF - 1)
         far = _across(c, own, middle, far)
-        offset = own[2] - (where(c.in_second_half(), middle, 0.0) + HALF // 2 * lower_bound)
-        near = _products(c, own, (exp(LIFT + offset), exp(LIFT - offset)), near)
+        decay = own[2] - where(c.in_second_half(), middle, 0.0)
+        near = _products(c, own, _lifted(decay, -HALF // 2 * lower_bound), near)
     same = _same_block(c, HALF)
     unlift = math.exp(-2 * LIFT)
     return where(same, near[0] * unlift, far[0]), where(same, near[1] * unlift, far[1])
