@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from k3compiler.check.case import Verdict, judge, make_case
+from k3compiler.check.case import Case, Verdict, judge, make_case
 from k3compiler.check.runner import KernelRunner
 from k3compiler.package.manifest import KernelRecord
 from k3compiler.package.reader import Package
+
+MOST_AHEAD = 8  # cases in memory at once; one of K3's expert kernels takes several GB
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +45,38 @@ def verify_package(
         kernels: only kernels whose symbol contains one of these.
         seed: of the inputs; each kernel draws its own stream.
     """
+    chosen = [
+        kernel
+        for kernel in package.manifest.kernels
+        if kernels is None or any(part in kernel.symbol for part in kernels)
+    ]
     rows: list[VerifyRow] = []
-    for kernel in package.manifest.kernels:
-        if kernels is None or any(part in kernel.symbol for part in kernels):
-            rows += verify_kernel(kernel, runner, seed)
+    for kernel, case in _cases(chosen, seed):
+        rows += judge_kernel(kernel, case, runner)
     return rows
 
 
-def verify_kernel(kernel: KernelRecord, runner: KernelRunner, seed: int) -> list[VerifyRow]:
-    """One kernel on fresh inputs; a row per output."""
+def _cases(kernels: Sequence[KernelRecord], seed: int) -> Iterator[tuple[KernelRecord, Case]]:
+    """Cases in order, a few of them made ahead: the reference is slow at real sizes, and releases the GIL."""
+    ahead = max(1, min(MOST_AHEAD, (os.cpu_count() or 1) - 1))
+    with ThreadPoolExecutor(ahead) as pool:
+        waiting = [(k, pool.submit(kernel_case, k, seed)) for k in kernels[:ahead]]
+        for index in range(len(kernels)):
+            kernel, future = waiting.pop(0)
+            if index + ahead < len(kernels):
+                following = kernels[index + ahead]
+                waiting.append((following, pool.submit(kernel_case, following, seed)))
+            yield kernel, future.result()
+
+
+def kernel_case(kernel: KernelRecord, seed: int) -> Case:
+    """Fresh inputs for a kernel; each kernel draws its own stream."""
     rng = np.random.default_rng([seed, zlib.crc32(kernel.symbol.encode())])
-    case = make_case(kernel.family, kernel.params, rng)
+    return make_case(kernel.family, kernel.params, rng)
+
+
+def judge_kernel(kernel: KernelRecord, case: Case, runner: KernelRunner) -> list[VerifyRow]:
+    """One launch; a row per output."""
     verdicts = judge(case, runner.run(kernel, case.arguments))
     return [_row(kernel, case.tolerance, verdict) for verdict in verdicts]
 
