@@ -68,7 +68,8 @@ class _AlongK:
 
     def __init__(
         self, s: State, dtype: str, width: int, is_few_left: bool, few: str, few_stride: str,
-        many: str, many_stride: str, scales: str, out: str, few_step: str, many_step: str, few_end: str, many_end: str, inner: str,
+        many: str, many_stride: str, scales: str, out: str, few_step: str, many_step: str,
+        few_end: str, many_end: str, inner: str,
     ) -> None:  # fmt: skip
         self.s, self.w, self.dtype, self.width = s, s.w, dtype, width
         self.lanes, self.element = Lanes(s.w, width), memory_element(dtype)

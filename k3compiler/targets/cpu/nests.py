@@ -194,11 +194,11 @@ def sums_of(s: State, vectors: list[str], width: int) -> str:
         pairs = zip(vectors[::2], vectors[1::2] or vectors, strict=True)
         kind, done = kind_of("f32", width), list[str]()
         for a, b in pairs:
-            sides = (
+            left, right = (
                 w.emit(f"vector.shuffle {a}, {b} {picks} : {kind}, {kind}")
                 for picks in (low, [i + half for i in low])
             )
-            done.append(combine(s, "add", "f32", *sides, len(low)))
+            done.append(combine(s, "add", "f32", left, right, len(low)))
         vectors, width, parts = done, len(low), half
     return vectors[0]
 

@@ -67,6 +67,7 @@ def view(
 
     ``trims_rows`` promises that no row past ``valid.rows`` is read. ``rounds`` rounds f32 to bf16 first.
     """
+    rounds = rounds and value.dtype == "f32"
     valid = valid_of(s, value)
     columns = s.w.i64(value.shape[1])
     slot = s.slot_of(value)
@@ -83,7 +84,7 @@ def view(
 def _fill(s: State, value: Value, slot: Slot, dtype: str, rows: str | None, rounds: bool) -> None:
     def convert(lanes: str, width: int | None) -> str:
         n = Lanes(s.w, width)
-        if rounds and value.dtype == "f32":
+        if rounds:
             return to_f32(n, to_bf16(n, lanes), "bf16")
         return cast(n, lanes, value.dtype, dtype)
 
