@@ -12,7 +12,7 @@ from k3compiler.ir.context import parse_module
 from k3compiler.package.manifest import LaunchRecord, ResourceRecord
 from k3compiler.targets.backend import BuildRequest, BuiltKernel, refuse_shared
 from k3compiler.targets.base import TargetSpec
-from k3compiler.targets.triton_ir.emitter import Form, emit_triton
+from k3compiler.targets.triton_ir.emitter import Form, emit_triton, program_label
 from k3compiler.targets.triton_ir.toolchain import Assembled, GpuChip, run_stages, triton_version
 
 OPTIONS = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim")
@@ -34,10 +34,11 @@ class AmdBackend:
         return ("k3compiler.targets.triton_ir", "k3compiler.targets.amd")
 
     def compile(self, request: BuildRequest) -> BuiltKernel:
+        module = parse_module(request.tile_text)
         form = Form(has_tf32=self.spec.isa in TF32_ISAS)
-        text = emit_triton(parse_module(request.tile_text), form)
-        assembled = self._assemble(request, text)
-        assembly, metadata = str(assembled.outputs["amdgcn"]), assembled.metadata
+        assembled = self._assemble(request, emit_triton(module, form))
+        assembly = f"; {program_label(module)}\n{assembled.outputs['amdgcn']}"
+        metadata = assembled.metadata
         refuse_shared(request, self.spec, metadata["shared"])
         hsaco = assembled.outputs["hsaco"]
         assert isinstance(hsaco, bytes)

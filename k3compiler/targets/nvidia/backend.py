@@ -14,7 +14,7 @@ from k3compiler.ir.context import parse_module
 from k3compiler.package.manifest import LaunchRecord, ResourceRecord
 from k3compiler.targets.backend import BuildRequest, BuiltKernel, refuse_shared
 from k3compiler.targets.base import TargetSpec
-from k3compiler.targets.triton_ir.emitter import Form, emit_triton
+from k3compiler.targets.triton_ir.emitter import Form, emit_triton, program_label
 from k3compiler.targets.triton_ir.toolchain import Assembled, GpuChip, run_stages, triton_version
 
 PTX_VERSION = 90  # what a CUDA 13.0 driver can still translate itself
@@ -43,9 +43,10 @@ class NvidiaBackend:
         return ("k3compiler.targets.triton_ir", "k3compiler.targets.nvidia")
 
     def compile(self, request: BuildRequest) -> BuiltKernel:
-        text = emit_triton(parse_module(request.tile_text), Form(has_tf32=True))
-        assembled = self._to_ptx(request, text)
-        ptx, metadata = str(assembled.outputs["ptx"]), assembled.metadata
+        module = parse_module(request.tile_text)
+        assembled = self._to_ptx(request, emit_triton(module, Form(has_tf32=True)))
+        ptx = f"// {program_label(module)}\n{assembled.outputs['ptx']}"
+        metadata = assembled.metadata
         refuse_shared(request, self.spec, metadata["shared"])
         self._refuse_tensor_memory(request, metadata.get("tmem_size") or 0)
         cubin, log = _ptxas(ptx, self.spec.isa, request)

@@ -41,6 +41,12 @@ def emit_triton(module: ir.Module, form: Form) -> str:
     return Emitter(module, form).module()
 
 
+def program_label(module: ir.Module) -> str:
+    """What the program was built for: op and equation, from the function's location."""
+    location = next(iter(module.body.operations)).location
+    return location.name_str if isinstance(location, ir.NameLoc) else "unknown"
+
+
 class Emitter:
     """Walks one tile program; ``text`` collects what was emitted."""
 

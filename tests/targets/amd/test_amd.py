@@ -39,7 +39,8 @@ def compile_body(body: Any, target: str) -> BuiltKernel:
 def check_kernel(kernel: BuiltKernel, isa: str) -> None:
     """What holds for every AMD kernel."""
     assembly = kernel.files["s"].decode()
-    assert re.match(rf'\t\.amdgcn_target "\S+-{isa}"', assembly)
+    assert assembly.startswith(f"; {kernel.symbol.rpartition('_')[0]} [spec 0]\n")
+    assert re.search(rf'^\t\.amdgcn_target "\S+-{isa}"', assembly, re.M)
     assert f".globl\t{kernel.symbol}" in assembly
     assert re.search(r'^\t\.file\t1 "k3compiler/kernels" "\w+\.py"', assembly, re.M)
     assert kernel.files["hsaco"].startswith(b"\x7fELF")

@@ -30,6 +30,7 @@ def compile_body(body: object, target: str, **schedule: int) -> BuiltKernel:
 def check_kernel(kernel: BuiltKernel, isa: str) -> None:
     """What holds for every NVIDIA kernel."""
     ptx = kernel.files["ptx"].decode()
+    assert ptx.startswith(f"// {kernel.symbol.rpartition('_')[0]} [spec 0]\n")
     assert f".visible .entry {kernel.symbol}(" in ptx
     assert re.search(rf"^\.target {isa}$", ptx, re.M)
     assert re.search(r'^\t\.file\t1 "k3compiler/kernels/\w+\.py"', ptx, re.M)
