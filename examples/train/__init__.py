@@ -1,0 +1,1 @@
+"""Training of the two example checkpoints, in plain torch."""
