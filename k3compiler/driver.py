@@ -119,10 +119,12 @@ def lower_model(
     def schedule(family: str, params: Mapping[str, Any], phase: str) -> Mapping[str, Any]:
         return schedule_for(family, {**params, "phase": phase}, spec.name)
 
-    options = LoweringOptions(tp=tp, ep=ep, moe=moe)
     lowered: dict[Phase, Lowered] = {}
     for index, phase in enumerate(PHASES):
         module = build_graph(config, dtype)
+        options = LoweringOptions(
+            tp=tp, ep=ep, moe=moe, block_rows=schedule("moe_sort", {}, phase).get("block_rows")
+        )
         with module.context:
             for step in pipeline(phase, options):
                 step.run(module)
