@@ -213,6 +213,19 @@ CATALOGUE: dict[str, Entry] = {
         "kernel library unusable",
         "A shared object or GPU module of the package cannot be loaded, or lacks a symbol that the plan launches.",
     ),
+    "K3-R010": Entry(
+        "simulation config refused",
+        "The file of `k3c simulate --config` is a JSON object with the keys that docs/structures.md lists, all optional.",
+    ),
+    "K3-R011": Entry(
+        "request can never fit the cache",
+        "Even alone, its state and the cells of prompt and completion need more bytes than the cache has. "
+        "Shorten it, or make the cache larger.",
+    ),
+    "K3-R012": Entry(
+        "simulation trace refused",
+        "The file of `k3c simulate --trace` has one JSON object a line, a request each, as docs/structures.md says.",
+    ),
 }
 
 

@@ -21,6 +21,7 @@ from k3compiler.cli.generate import generate_command
 from k3compiler.cli.inspect import inspect_command
 from k3compiler.cli.logits import logits_command
 from k3compiler.cli.opt_command import opt_command
+from k3compiler.cli.simulate import simulate_command
 from k3compiler.cli.targets import targets_command
 from k3compiler.cli.verify import verify_command
 from k3compiler.errors import K3Error
@@ -47,6 +48,7 @@ COMMANDS = {
     "bench": bench_command,
     "generate": generate_command,
     "logits": logits_command,
+    "simulate": simulate_command,
     "targets": targets_command,
     "explain": explain_command,
 }
