@@ -51,12 +51,12 @@ def verify_package(
         if kernels is None or any(part in kernel.symbol for part in kernels)
     ]
     rows: list[VerifyRow] = []
-    for kernel, case in _cases(chosen, seed):
+    for kernel, case in prepared_cases(chosen, seed):
         rows += judge_kernel(kernel, case, runner)
     return rows
 
 
-def _cases(kernels: Sequence[KernelRecord], seed: int) -> Iterator[tuple[KernelRecord, Case]]:
+def prepared_cases(kernels: Sequence[KernelRecord], seed: int) -> Iterator[tuple[KernelRecord, Case]]:
     """Cases in order, a few of them made ahead: the reference is slow at real sizes, and releases the GIL."""
     ahead = max(1, min(MOST_AHEAD, (os.cpu_count() or 1) - 1))
     with ThreadPoolExecutor(ahead) as pool:

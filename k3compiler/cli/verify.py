@@ -13,7 +13,7 @@ import typer
 from k3compiler.errors import K3Error
 
 if TYPE_CHECKING:
-    from k3compiler.check.runner import DeviceRunner
+    from k3compiler.check.verify import VerifyRow
     from k3compiler.package.reader import Package
 
 
@@ -34,7 +34,6 @@ def verify_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Check every kernel against the reference."""
-    from k3compiler.check.verify import verify_package
     from k3compiler.cli.tables import print_records, to_json
     from k3compiler.cli.values import check_kernels
     from k3compiler.package.reader import Package
@@ -42,7 +41,7 @@ def verify_command(
     opened = Package.open(package)
     check_kernels(kernel, opened)
     with _running(opened, on, kernel) as running:
-        rows = verify_package(running, runner=_runner(running), kernels=kernel, seed=seed)
+        rows = _rows(running, kernel, seed, best_only=on is not None)
     if as_json:
         print(json.dumps(to_json(rows), indent=1))
     else:
@@ -76,10 +75,21 @@ def _running(package: Package, on: str | None, kernels: list[str] | None) -> Gen
         yield write_cpu_twin(package, Path(folder) / "twin", kernels=kernels)
 
 
-def _runner(package: Package) -> DeviceRunner:
+def _rows(
+    package: Package, kernels: list[str] | None, seed: int, *, best_only: bool
+) -> list[VerifyRow]:
+    """A CPU package on every instruction level that this machine has, or the best; any other on its device."""
+    if package.manifest.target.kind == "cpu":
+        from k3compiler.check.isolated import verify_isolated
+        from k3compiler.runtime.device.cpu import usable_levels
+
+        levels = usable_levels(package)[: 1 if best_only else None]
+        each = [verify_isolated(package, level=v, kernels=kernels, seed=seed) for v in levels]
+        return sum(each, [])
     from k3compiler.check.runner import DeviceRunner
+    from k3compiler.check.verify import verify_package
     from k3compiler.runtime.device.select import open_device
 
     device = open_device(None, package.manifest.target)
     device.load(package)
-    return DeviceRunner(device)
+    return verify_package(package, runner=DeviceRunner(device), kernels=kernels, seed=seed)

@@ -101,14 +101,17 @@ class CpuDevice(HostMemory):
     Args:
         num_threads: threads that run kernels, the caller's included.
         interpret: launch kernel by kernel from Python on one thread (for debugging).
+        level: the instruction level to run (one of :func:`usable_levels`); None is the best.
     """
 
     name = "cpu"
     hidden_slots = 0
     exact_rows = True
 
-    def __init__(self, *, num_threads: int, interpret: bool = False) -> None:
-        self.num_threads, self.interpret = num_threads, interpret
+    def __init__(
+        self, *, num_threads: int, interpret: bool = False, level: str | None = None
+    ) -> None:
+        self.num_threads, self.interpret, self.level = num_threads, interpret, level
         self._library: ctypes.CDLL | None = None
         self._pool: _ThreadPool | None = None
 
@@ -118,7 +121,7 @@ class CpuDevice(HostMemory):
             raise K3Error(
                 "K3-K009", where="cpu device", expected="a package for cpu", found=target.name
             )
-        self._library = load_library(package)
+        self._library = load_library(package, self.level)
         if not self.interpret and self._pool is None:
             self._pool = _ThreadPool(self.num_threads)
 
@@ -233,16 +236,16 @@ class _ThreadPool:
         self._queues = []
 
 
-def load_library(package: Package) -> ctypes.CDLL:
-    """The package's library for the best level that this CPU has.
+def usable_levels(package: Package) -> list[str]:
+    """The instruction levels of a package that this CPU has, best first.
 
     Raises:
-        K3Error: K3-R006 no level fits, K3-R009 the file cannot be loaded.
+        K3Error: K3-R006 none.
     """
     flags = cpu_flags()
     have = package.manifest.libraries
-    level = next((v for v, needs in LEVELS.items() if v in have and needs <= flags), None)
-    if level is None:
+    levels = [level for level, needs in LEVELS.items() if level in have and needs <= flags]
+    if not levels:
         lacking = sorted(LEVELS["x86-64-v3"] - flags)
         raise K3Error(
             "K3-R006",
@@ -250,7 +253,18 @@ def load_library(package: Package) -> ctypes.CDLL:
             expected=f"a CPU with one of {', '.join(have) or 'no library'}",
             found=f"a CPU without {', '.join(lacking)}" if lacking else "no such library",
         )
-    path = package.file(have[level]).absolute()
+    return levels
+
+
+def load_library(package: Package, level: str | None = None) -> ctypes.CDLL:
+    """The package's library for a level of :func:`usable_levels`, the best where None.
+
+    Raises:
+        K3Error: K3-R006 no level fits, K3-R009 the file cannot be loaded.
+    """
+    levels = usable_levels(package)
+    assert level is None or level in levels, f"{level} is not among {levels}"
+    path = package.file(package.manifest.libraries[level or levels[0]]).absolute()
     try:
         return ctypes.CDLL(str(path))
     except OSError as fault:
