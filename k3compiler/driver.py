@@ -13,6 +13,7 @@ from k3compiler.graph.checkpoint import check_checkpoint, load_checkpoint_config
 from k3compiler.graph.config_import import resolve_model
 from k3compiler.package.manifest import (
     ArgRecord,
+    FloorRecord,
     KernelRecord,
     Manifest,
     ParallelRecord,
@@ -73,7 +74,7 @@ def compile_model(
             config, spec, kernels, tp=tp, ep=ep or tp, dtype=precision, moe=moe, progress=progress
         )
         built = _build(kernels, spec, progress)
-        records = _write_kernels(writer, kernels, built)
+        records = _write_kernels(writer, kernels, built, config)
         plans = {phase: writer.add_plan(low.plan) for phase, low in lowered.items()}
         writer.add_weights(WeightMap(merge_params(lowered)))
         manifest = Manifest(
@@ -149,10 +150,11 @@ def _request(kernel: Kernel) -> BuildRequest:
 
 
 def _write_kernels(
-    writer: PackageWriter, kernels: Kernels, built: Mapping[str, BuiltKernel]
+    writer: PackageWriter, kernels: Kernels, built: Mapping[str, BuiltKernel], config: ModelConfig
 ) -> tuple[KernelRecord, ...]:
     """Every kernel's files, and its record."""
     records: list[KernelRecord] = []
+    num_experts = config.moe.num_experts if config.moe else 1
     for kernel in sorted(kernels.by_key.values(), key=lambda k: k.symbol):
         binary = built[kernel.symbol]
         files = {"tile": writer.add_text(f"kernels/{kernel.symbol}.tile.mlir", kernel.text)}
@@ -160,11 +162,13 @@ def _write_kernels(
             if kind in binary.files:
                 name = f"kernels/{kernel.symbol}.{suffix}"
                 files[kind] = writer.add_bytes(name, binary.files[kind])
-        records.append(_record(kernel, binary, files))
+        records.append(_record(kernel, binary, files, floor_of(kernel, num_experts=num_experts)))
     return tuple(records)
 
 
-def _record(kernel: Kernel, binary: BuiltKernel, files: dict[str, str]) -> KernelRecord:
+def _record(
+    kernel: Kernel, binary: BuiltKernel, files: dict[str, str], floor: FloorRecord
+) -> KernelRecord:
     arguments = tuple(
         ArgRecord(a.name, "scalar", a.dtype)
         if a.shape is None
@@ -184,7 +188,7 @@ def _record(kernel: Kernel, binary: BuiltKernel, files: dict[str, str]) -> Kerne
         launch=binary.launch,
         resources=binary.resources,
         schedule=dict(kernel.options),
-        floor=floor_of(kernel),
+        floor=floor,
     )
 
 

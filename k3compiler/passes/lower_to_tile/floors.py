@@ -17,16 +17,20 @@ from k3compiler.passes.lower_to_tile.refs import ITEM_BYTES
 Params = dict[str, Any]
 
 
-def floor_of(kernel: Kernel) -> FloorRecord:
-    """Bytes and flops of one launch."""
+def floor_of(kernel: Kernel, *, num_experts: int) -> FloorRecord:
+    """Bytes and flops of one launch; ``num_experts`` are those of all ranks together.
+
+    A rank's experts get their share of the tokens' choices, as a balanced router gives it to them.
+    """
+    facts = kernel.params | {"num_experts": num_experts}
     count = FLOPS.get(kernel.family)
-    flops = _written(kernel) if count is None else count(kernel.params)
-    return FloorRecord("+".join(_bytes(kernel)) or "0", flops)
+    flops = _written(kernel, facts) if count is None else count(facts)
+    return FloorRecord("+".join(_bytes(kernel, facts)) or "0", flops)
 
 
-def _bytes(kernel: Kernel) -> list[str]:
+def _bytes(kernel: Kernel, facts: Params) -> list[str]:
     return [
-        f"{_times(argument)}*{_touched(kernel, argument)}"
+        f"{_times(argument)}*{_touched(kernel, argument, facts)}"
         for argument in kernel.info.arguments
         if argument.shape is not None
     ]
@@ -36,32 +40,46 @@ def _times(argument: ArgumentInfo) -> int:
     return ITEM_BYTES[argument.dtype] * (2 if argument.access == "rw" else 1)
 
 
-def _touched(kernel: Kernel, argument: ArgumentInfo) -> str:
+def _touched(kernel: Kernel, argument: ArgumentInfo, facts: Params) -> str:
     """Elements of an argument that a launch must touch."""
     assert argument.shape is not None
     rows, *inner = (f"({n})" for n in argument.shape)
     columns = "*".join(["1", *inner])
     leading = _ROWS.get((kernel.family, argument.name)) or _ANY_ROWS.get(argument.shape[0], rows)
     if "{" in leading:
-        leading = leading.format(**kernel.params)
+        leading = leading.format(**facts)
     return f"{leading}*{columns}"
 
 
 # Only the rows of a step's sequences are touched in the caches.
 _ANY_ROWS: dict[int | str, str] = {"SLOTS": "S", "PAGES": "(S*P)"}
 # What else a launch reads only in part: (family, argument) -> rows.
-_EXPERTS_USED = "min({experts}, T*{top_k})"
+_PAIRS = "cdiv(T*{top_k}*{experts}, {num_experts})"
+_EXPERTS_USED = f"min({{experts}}, {_PAIRS})"
+_EXPERT_WEIGHTS = {
+    "moe_gate_up": ("w1", "w3", "s1", "s3"),
+    "moe_down": ("w2", "s2"),
+}
 _ROWS: dict[tuple[str, str], str] = {
     ("embed", "table"): "T",
     ("gather_rows", "x"): "R",
     ("kda_conv_state", "x"): "(3*S)",
     ("mla_latent_write", "mla_cache"): "cdiv(T, 64)",
+    ("moe_gate_up", "h"): _PAIRS,
+    ("moe_gate_up", "pairs"): _PAIRS,
+    ("moe_down", "x"): _PAIRS,
+    ("moe_down", "x_scale"): _PAIRS,
+    ("moe_down", "pairs"): _PAIRS,
+    ("moe_down", "y"): _PAIRS,
+    ("moe_combine", "y"): _PAIRS,
+} | {
+    (family, name): _EXPERTS_USED for family, names in _EXPERT_WEIGHTS.items() for name in names
 }
 
 
-def _written(kernel: Kernel) -> str:
+def _written(kernel: Kernel, facts: Params) -> str:
     outputs = [a for a in kernel.info.arguments if a.shape is not None and a.access != "r"]
-    return "+".join(_touched(kernel, a) for a in outputs) or "0"
+    return "+".join(_touched(kernel, a, facts) for a in outputs) or "0"
 
 
 def _gemm(p: Params) -> str:
@@ -101,6 +119,11 @@ def _mla_decode(p: Params) -> str:
     return f"{p['heads'] * 2 * (2 * p['kv_lora'] + p['rope']) * p['page_tokens']}*S*P"
 
 
+def _expert_products(p: Params, matrices: int) -> str:
+    pairs = _PAIRS.format(**p)
+    return f"{matrices * 2 * p['inner'] * p['width']}*{pairs}"
+
+
 FLOPS: dict[str, Callable[[Params], str]] = {
     "gemm": _gemm,
     "head_gemm": _head_gemm,
@@ -108,6 +131,8 @@ FLOPS: dict[str, Callable[[Params], str]] = {
     "kda_output": _output,
     "kda_segment_maps": _segment_maps,
     "kda_decode": _kda_decode,
+    "moe_gate_up": lambda p: _expert_products(p, 2),
+    "moe_down": lambda p: _expert_products(p, 1),
     "mla_prefill": _mla_prefill,
     "mla_decode": _mla_decode,
 }
