@@ -34,7 +34,9 @@ def verify_isolated(
         K3Error: what the child met, e.g. K3-R009 a library that cannot be loaded.
     """
     left = deque(
-        k for k in package.manifest.kernels if kernels is None or any(p in k.symbol for p in kernels)
+        k
+        for k in package.manifest.kernels
+        if kernels is None or any(p in k.symbol for p in kernels)
     )
     rows: list[VerifyRow] = []
     while left:
@@ -83,7 +85,9 @@ class _Child:
         self._answers.close()
         self._process.join()
         code = self._process.exitcode or 0
-        assert code <= 0, f"the checking process failed with exit code {code}; its traceback is above"
+        assert code <= 0, (
+            f"the checking process failed with exit code {code}; its traceback is above"
+        )
         return f"ended by {signal.Signals(-code).name}" if code else ""
 
 

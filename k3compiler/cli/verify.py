@@ -83,9 +83,10 @@ def _rows(
         from k3compiler.check.isolated import verify_isolated
         from k3compiler.runtime.device.cpu import usable_levels
 
-        levels = usable_levels(package)[: 1 if best_only else None]
-        each = [verify_isolated(package, level=v, kernels=kernels, seed=seed) for v in levels]
-        return sum(each, [])
+        rows: list[VerifyRow] = []
+        for level in usable_levels(package)[: 1 if best_only else None]:
+            rows += verify_isolated(package, level=level, kernels=kernels, seed=seed)
+        return rows
     from k3compiler.check.runner import DeviceRunner
     from k3compiler.check.verify import verify_package
     from k3compiler.runtime.device.select import open_device

@@ -240,7 +240,8 @@ def test_a_config_that_contradicts_itself(
     path = checkpoint / "config.json"
     keys = json.loads(path.read_text())
     text = keys.get("text_config", keys)
-    text["linear_attn_config"]["kda_layers"].append(text["linear_attn_config"]["full_attn_layers"][0])
+    layers = text["linear_attn_config"]
+    layers["kda_layers"].append(layers["full_attn_layers"][0])
     path.write_text(json.dumps(keys))
     assert k3c("compile", checkpoint, "--target", "cpu", "--out", tmp_path / "pkg") == 1
     said = capsys.readouterr().err

@@ -165,7 +165,7 @@ def test_no_disk_space(model: Model, tmp_path: Path) -> None:
     full.mkdir()
     enter = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
     probe = [*enter, "sh", "-c", 'mount -t tmpfs -o size=300k tmpfs "$1"', "sh", str(full)]
-    if shutil.which("unshare") is None or subprocess.run(probe, capture_output=True).returncode:
+    if shutil.which("unshare") is None or subprocess.run(probe, check=False).returncode:
         pytest.skip("no mount namespaces here")
     k3c = [sys.executable, "-m", "k3compiler.cli.main"]
     build = [*k3c, "compile", str(model.checkpoint), "--target", "cpu", "--out"]
@@ -205,8 +205,9 @@ def test_exit_codes(model: Model, tmp_path: Path) -> None:
         "import sys, k3compiler.driver as d, k3compiler.cli.main as m\n"
         "d._write_kernels = lambda *_: 1 // 0\nm.main(sys.argv[1:])"
     )
+    command = ["compile", str(model.checkpoint), "--target", "cpu", "--out", str(tmp_path / "p")]
     done = subprocess.run(
-        [sys.executable, "-c", broken, "compile", model.checkpoint, "-t", "cpu", "-o", tmp_path / "p"],
+        [sys.executable, "-c", broken, *command],
         cwd=ROOT,
         env=os.environ | {"K3C_DUMP_DIR": str(tmp_path / "dumps")},
         capture_output=True,
