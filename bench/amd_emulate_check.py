@@ -106,7 +106,7 @@ def emulate(
 
 def emulate_packaged(emulator: Any, package: Any, kernel: Any) -> tuple[list[Any], int]:
     """Runs a package's own code object in every wave order, at its check case's sizes."""
-    from k3compiler.check.verify import verify_kernel
+    from k3compiler.check.verify import verify_package
     from k3compiler.targets.base import find_target
 
     verdicts: list[Any] = []
@@ -115,7 +115,7 @@ def emulate_packaged(emulator: Any, package: Any, kernel: Any) -> tuple[list[Any
         spec = find_target(package.manifest.target.name)
         runner = EmulatorRunner(emulator, spec.warp_size, order)
         runner.code[kernel.symbol] = package.file(kernel.files["hsaco"]).read_bytes()
-        verdicts += verify_kernel(kernel, runner, seed)
+        verdicts += verify_package(package, runner=runner, kernels=[kernel.symbol], seed=seed)
         instructions += runner.instructions
     return verdicts, instructions
 
