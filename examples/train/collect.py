@@ -19,7 +19,16 @@ MIN_BYTES, MAX_BYTES = 400, 200_000
 MAX_LINE = 400
 MAX_BLOCK = 4 << 20
 DUPLICATE_LINES = 0.5  # a file with more known lines than this is left out
-SKIPPED_PARTS = {"test", "tests", "testing", "_vendor", "vendor", "vendored", "node_modules", "locale"}
+SKIPPED_PARTS = {
+    "test",
+    "tests",
+    "testing",
+    "_vendor",
+    "vendor",
+    "vendored",
+    "node_modules",
+    "locale",
+}
 HELD_OUT_SHARE = 60  # one file in so many
 
 
@@ -73,7 +82,9 @@ def _key(piece: str) -> int | None:
 def is_permissive(metadata: str) -> bool:
     """Whether a wheel's METADATA names no licence of the GPL family."""
     head = metadata.split("\n\n", 1)[0].lower()
-    fields = [line for line in head.split("\n") if line.startswith(("license", "classifier: license"))]
+    fields = [
+        line for line in head.split("\n") if line.startswith(("license", "classifier: license"))
+    ]
     return not any(word in line for line in fields for word in ("gpl", "gnu ", "affero"))
 
 
@@ -85,9 +96,9 @@ def wheel_sources(path: Path) -> Iterator[Document]:
         if not is_permissive(wheel.read(metadata).decode("utf-8", errors="replace")):
             return
         for name in names:
-            if name.endswith(".py") and not SKIPPED_PARTS & set(name.split("/")):
-                if MIN_BYTES <= wheel.getinfo(name).file_size <= MAX_BYTES:
-                    yield from _document(name, wheel.read(name))
+            is_source = name.endswith(".py") and not SKIPPED_PARTS & set(name.split("/"))
+            if is_source and MIN_BYTES <= wheel.getinfo(name).file_size <= MAX_BYTES:
+                yield from _document(name, wheel.read(name))
 
 
 def tree_sources(root: Path) -> Iterator[Document]:
@@ -126,7 +137,9 @@ def is_text(text: str) -> bool:
 _DROPPED = re.compile(
     r"<(script|style|head|nav|footer|svg|noscript)\b.*?</\1>|<!--.*?-->", re.S | re.I
 )
-_BREAK = re.compile(r"</?(p|div|li|ul|ol|dl|dt|dd|h[1-6]|pre|tr|table|section|blockquote|br)\b[^>]*>", re.I)
+_BREAK = re.compile(
+    r"</?(p|div|li|ul|ol|dl|dt|dd|h[1-6]|pre|tr|table|section|blockquote|br)\b[^>]*>", re.I
+)
 _TAG = re.compile(r"<[^>]*>")
 _PRE = re.compile(r"<pre\b[^>]*>(.*?)</pre>", re.S | re.I)
 

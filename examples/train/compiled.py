@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+import torch._dynamo
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -16,6 +17,7 @@ _state = {"enabled": False}
 def enable_compile(is_enabled: bool) -> None:
     """Compile every :func:`fused` function from its next call on (CUDA only makes sense)."""
     _state["enabled"] = is_enabled
+    torch._dynamo.config.recompile_limit = 64  # one variant per shape: they are few and fixed
 
 
 def fused(function: Callable[P, R]) -> Callable[P, R]:

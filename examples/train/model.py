@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.nn import functional as F
 
 from examples.train.compiled import fused
 from examples.train.kda import kda_chunked, kda_inputs, kda_outputs
 from examples.train.moe import (
+    ROWS,
     Collect,
     ExpertLinear,
-    ROWS,
     SlotWeights,
     Spread,
     make_plan,
@@ -66,6 +68,23 @@ def mix_norm(
     return y.to(candidates[0].dtype)
 
 
+class Embed(Function):
+    """Rows of the table; the backward pass is a product with the one-hot matrix, so sums keep
+    their order and a CUDA graph can hold it."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(tokens)
+        ctx.rows = len(table)
+        return table[tokens]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        (tokens,) = ctx.saved_tensors
+        rows = torch.arange(ctx.rows, device=tokens.device)
+        return None, (rows[:, None] == tokens).to(grads[0].dtype) @ grads[0]
+
+
 class Model:
     """Forward passes over :class:`Weights`; tokens ``[B, T]``, T a multiple of 64."""
 
@@ -78,11 +97,13 @@ class Model:
         trace = trace or Trace()
         block = c.attn_res_block
         assert block is not None
-        running = F.embedding(tokens.reshape(-1), w["model.embed_tokens.weight"])
+        running = Embed.apply(tokens.reshape(-1), w["model.embed_tokens.weight"])
         snapshots: list[Tensor] = []
         for layer in range(c.num_layers):
             name = f"model.layers.{layer}"
-            x = self._mix([*snapshots, running], f"{name}.self_attention_res", f"{name}.input_layernorm")
+            x = self._mix(
+                [*snapshots, running], f"{name}.self_attention_res", f"{name}.input_layernorm"
+            )
             starts_block = layer % block == 0
             if starts_block:
                 snapshots.append(running)
@@ -105,9 +126,7 @@ class Model:
         norm_w = w[f"{norm}.weight"]
         if len(candidates) == 1:
             return fused_rms(candidates[0], norm_w, eps)
-        return mix_norm(
-            candidates, w[f"{site}_norm.weight"], w[f"{site}_proj.weight"], norm_w, eps
-        )
+        return mix_norm(candidates, w[f"{site}_norm.weight"], w[f"{site}_proj.weight"], norm_w, eps)
 
     def _kda(self, name: str, x: Tensor, shape: torch.Size) -> Tensor:
         c, w = self.config.kda, self.weights
@@ -142,8 +161,8 @@ class Model:
         q = F.linear(q_latent, w[f"{name}.q_b_proj.weight"])
         kv = F.linear(kv_latent, w[f"{name}.kv_b_proj.weight"])
         q = q.view(*shape, c.num_heads, -1).transpose(1, 2)
-        k_nope, v = kv.view(*shape, c.num_heads, -1).transpose(1, 2).split(
-            [c.nope_dim, c.v_dim], dim=-1
+        k_nope, v = (
+            kv.view(*shape, c.num_heads, -1).transpose(1, 2).split([c.nope_dim, c.v_dim], dim=-1)
         )
         rope = rope_key.view(shape[0], 1, shape[1], -1).expand(-1, c.num_heads, -1, -1)
         k = torch.cat([k_nope, rope], dim=-1)

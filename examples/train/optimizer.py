@@ -91,7 +91,9 @@ class Optimizer:
 
     def zero_grad(self) -> None:
         """Gradients to zero, in place (their memory is known to the views here)."""
-        torch._foreach_zero_([g for g in (leaf.grad for leaf in self._weights.leaves.values()) if g is not None])
+        torch._foreach_zero_(
+            [g for g in (leaf.grad for leaf in self._weights.leaves.values()) if g is not None]
+        )
 
     @torch.no_grad()
     def step(self) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from examples.train.bpe import count_words, learn_ranks
 from examples.train.collect import (
     DUPLICATE_LINES,
+    MAX_LINE,
     Document,
     Seen,
     html_text,
@@ -35,7 +36,9 @@ from k3compiler.runtime.tokenizer import Tokenizer
 SHARD_TOKENS = 4_000_000
 LEARN_BYTES = 12_000_000  # of code and of prose each
 HELD_OUT_BYTES = 1_500_000  # of code and of prose each, at most
+PACKAGE_CODE, PACKAGE_PROSE = 3_500_000, 6_000_000  # bytes of one package at most
 MIN_PROSE = 600
+MAX_PROSE_FILE = 4_000_000
 PROSE_SUFFIXES = (".html", ".htm", ".txt", ".rst", ".md", ".xhtml")
 NOVEL_LINE = re.compile(rb"\x00\x04\x00\x09(....)", re.S)
 
@@ -53,23 +56,36 @@ def code_documents(wheels: Path, stdlib: Path) -> Iterator[Document]:
 def _raw_code(wheels: Path, stdlib: Path) -> Iterator[Document]:
     yield from tree_sources(stdlib)
     for wheel in sorted(wheels.glob("*.whl")):
-        yield from wheel_sources(wheel)
+        yield from first_of(wheel_sources(wheel), PACKAGE_CODE)
+
+
+def first_of(documents: Iterable[Document], size: int) -> Iterator[Document]:
+    """Documents until they hold ``size`` characters."""
+    for document in documents:
+        if size <= 0:
+            return
+        size -= len(document.text)
+        yield document
 
 
 def prose_documents(docs: Path) -> Iterator[Document]:
     """Documentation and books, each paragraph once."""
     seen = Seen()
     for package in sorted(p for p in docs.iterdir() if p.is_dir()):
-        for name, text in _package_texts(package):
-            paragraphs = seen.fresh(re.split(r"\n\s*\n", text.strip("\n")))
-            cleaned = "\n\n".join(paragraphs) + "\n"
-            if len(cleaned) >= MIN_PROSE and _is_prose(cleaned):
-                yield Document(f"{package.name}/{name}", cleaned)
+        yield from first_of(_package_prose(package, seen), PACKAGE_PROSE)
+
+
+def _package_prose(package: Path, seen: Seen) -> Iterator[Document]:
+    for name, text in _package_texts(package):
+        paragraphs = seen.fresh(re.split(r"\n\s*\n", text.strip("\n")))
+        cleaned = "\n\n".join(paragraphs) + "\n"
+        if len(cleaned) >= MIN_PROSE and _is_prose(cleaned):
+            yield Document(f"{package.name}/{name}", cleaned)
 
 
 def _is_prose(text: str) -> bool:
-    spaces = text.count(" ")
-    return is_text(text[:0] + "\n".join(t[:400] for t in text.split("\n"))) and spaces > len(text) / 12
+    short_lines = "\n".join(line[:MAX_LINE] for line in text.split("\n"))
+    return is_text(short_lines) and text.count(" ") > len(text) / 12
 
 
 def _package_texts(package: Path) -> Iterator[tuple[str, str]]:
@@ -81,10 +97,12 @@ def _package_texts(package: Path) -> Iterator[tuple[str, str]]:
             yield from _novels(path)
         elif path.suffix == ".bzz":
             text = inflate(path.read_bytes()).decode("utf-8", errors="ignore")
-            yield name, re.sub(r"<[^>]*>", " ", text)
-        elif (plain := name.removesuffix(".gz")).endswith(PROSE_SUFFIXES):
-            if not plain.endswith(("copyright", "changelog")) and path.stat().st_size < 4_000_000:
-                yield name, _read_prose(path, plain)
+            plain = re.sub(r"<[^>]*>", " ", text)
+            yield name, "\n".join(" ".join(line.split()) for line in plain.split("\n"))
+            continue
+        plain = name.removesuffix(".gz")
+        if plain.endswith(PROSE_SUFFIXES) and path.stat().st_size < MAX_PROSE_FILE:
+            yield name, _read_prose(path, plain)
 
 
 def _read_prose(path: Path, plain: str) -> str:
@@ -148,7 +166,10 @@ def prepare(wheels: Path, stdlib: Path, docs: Path, out: Path) -> None:
     }
     for kind, (train, held) in kinds.items():
         sizes = [sum(len(d.text) for d in part) / 1e6 for part in (train, held)]
-        print(f"{kind}: {len(train)} + {len(held)} files, {sizes[0]:.1f} + {sizes[1]:.2f} MB", flush=True)
+        print(
+            f"{kind}: {len(train)} + {len(held)} files, {sizes[0]:.1f} + {sizes[1]:.2f} MB",
+            flush=True,
+        )
         for label, part in (("train", train), ("heldout", held)):
             joined = "".join(f"\x01{d.name}\x02{d.text}" for d in part)
             (out / f"raw-{label}-{kind}.txt").write_text(joined)
@@ -164,7 +185,10 @@ def prepare(wheels: Path, stdlib: Path, docs: Path, out: Path) -> None:
         for label, part in ((f"train-{kind}", train), (f"heldout-{kind}", held)):
             tokens = tokenise(tokenizer, part)
             size = sum(len(d.text.encode()) for d in part)
-            print(f"{label}: {len(tokens) / 1e6:.2f}M tokens, {size / len(tokens):.2f} B each", flush=True)
+            print(
+                f"{label}: {len(tokens) / 1e6:.2f}M tokens, {size / len(tokens):.2f} B each",
+                flush=True,
+            )
             write_shards(out, label, tokens)
 
 

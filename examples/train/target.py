@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from examples.train.shape import nano_config, smoke_config
 from examples.train.shards import read_shards
 from examples.train.weights import Weights
 
-WARMUP_STEPS = 100
 DECAY_FROM = 0.6  # of the steps: constant rate before, straight down to 0 after
 LONG_FROM = 0.8  # of the steps: long windows after
 BIAS_RATE = 0.05
@@ -49,6 +49,7 @@ class Options:
     batch_tokens: int = 65536
     short: int = 2048
     long: int = 8192
+    warmup: int = 100
     max_seconds: float = 1e9
     save_every: int = 10**9
     is_smoke: bool = False
@@ -57,10 +58,10 @@ class Options:
     stop_at: int | None = None
 
 
-def rate(step: int, steps: int) -> float:
+def rate(step: int, steps: int, warmup: int) -> float:
     """The learning rate's factor: warm-up, plateau, straight line to 0."""
     decay = (steps - step) / max(1, steps * (1 - DECAY_FROM))
-    return min((step + 1) / WARMUP_STEPS, 1.0, decay)
+    return min((step + 1) / warmup, 1.0, decay)
 
 
 class Trainer:
@@ -132,7 +133,7 @@ class Trainer:
         mark, since = time.perf_counter(), self.step
         while self.step < min(end, last):
             batch = windows.batch((self.step - first) * count, count)
-            self.optimizer.scale.fill_(rate(self.step, o.steps))
+            self.optimizer.scale.fill_(rate(self.step, o.steps, o.warmup))
             self.losses[self.step] = runner(batch)
             self.step += 1
             if self.step % 50 == 0 or self.step in (1, 2, 5, 10, 20):
@@ -234,10 +235,15 @@ def evaluate(trainer: Trainer, stem: str, length: int, max_windows: int) -> dict
     loss = torch.stack(losses)
     total_bytes = num_bytes[tokens[1 : count * length + 1]].sum().item()
     cuts = [c for c in (0, 64, 256, 1024, 2048, 4096, 8192) if c <= length]
-    by_position = {f"{a}-{b}": loss[:, a:b].mean().item() for a, b in zip(cuts, cuts[1:])}
+    by_position = {f"{a}-{b}": loss[:, a:b].mean().item() for a, b in pairwise(cuts)}
     enable_compile(trainer.options.compile and trainer.device.type == "cuda")
     bits = loss.sum().item() / 0.6931471805599453 / total_bytes
-    return {"windows": count, "loss": loss.mean().item(), "bits_per_byte": bits, "by_position": by_position}
+    return {
+        "windows": count,
+        "loss": loss.mean().item(),
+        "bits_per_byte": bits,
+        "by_position": by_position,
+    }
 
 
 def parse_options() -> Options:
@@ -250,6 +256,7 @@ def parse_options() -> Options:
     parser.add_argument("--batch-tokens", type=int, default=65536)
     parser.add_argument("--short", type=int, default=2048)
     parser.add_argument("--long", type=int, default=8192)
+    parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--max-seconds", type=float, default=1e9)
     parser.add_argument("--save-every", type=int, default=10**9)
     parser.add_argument("--stop-at", type=int, default=None)
@@ -266,7 +273,9 @@ def main(options: Options) -> dict[str, Any]:
     began = time.perf_counter()
     trainer = Trainer(options)
     resumed = trainer.resume()
-    print(f"{len(trainer.tokens) / 1e6:.1f}M tokens, resumed {resumed} at {trainer.step}", flush=True)
+    print(
+        f"{len(trainer.tokens) / 1e6:.1f}M tokens, resumed {resumed} at {trainer.step}", flush=True
+    )
     is_done = trainer.run()
     trainer.save()
     metrics: dict[str, Any] = {

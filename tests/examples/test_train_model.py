@@ -55,11 +55,9 @@ def test_logits_are_the_references() -> None:
     """Random weights, decays over the whole range, three chunks, two sequences."""
     config, rng = tiny_config("spec"), np.random.default_rng(0)
     tensors = dict(random_tensors(config, 3))
-    for name in tensors:
-        if name.endswith("dt_bias"):
-            tensors[name] = (tensors[name] + rng.normal(0, 3, tensors[name].shape)).astype(
-                np.float32
-            )
+    for name in [n for n in tensors if n.endswith("dt_bias")]:
+        moved = tensors[name] + rng.normal(0, 3, tensors[name].shape)
+        tensors[name] = moved.astype(np.float32)
     weights = Weights(config, torch.device("cpu"))
     weights.load(_plain(tensors))
     ids = rng.integers(0, config.vocab_size, (2, 192))
@@ -114,9 +112,7 @@ def test_own_gradients() -> None:
     a = torch.randn(2, 64, 64).double().tril(-1).mul_(0.2).requires_grad_()
     inverse = unit_lower_inverse(a)
     assert torch.allclose(inverse @ (torch.eye(64).double() + a), torch.eye(64).double())
-    assert torch.autograd.gradcheck(
-        lambda x: UnitLowerInverse.apply(x.tril(-1)), a, fast_mode=True
-    )
+    assert torch.autograd.gradcheck(lambda x: UnitLowerInverse.apply(x.tril(-1)), a, fast_mode=True)
     x, b = torch.randn(3, 2, 4, 4).double(), torch.randn(3, 2, 4, 4).double()
     assert torch.autograd.gradcheck(AffineScan.apply, (x.requires_grad_(), b.requires_grad_()))
 
