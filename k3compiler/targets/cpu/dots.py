@@ -134,14 +134,15 @@ class _Blocked:
                 self.block(i.index, j.index, 1, rest)
 
     def block(self, i: str, j: str, rows: int, columns: int) -> None:
-        """``rows`` x ``columns`` of the result stay in registers through the whole depth."""
+        """``rows`` x ``columns`` of sums stay in registers through the whole depth, then are added to the
+        accumulator (so the error grows with the depth and the number of blocks, not with their product)."""
         s, w, width = self.s, self.w, min(columns, LANES)
         kind, parts = vector(width, "f32"), range(0, columns, width)
         lines = [w.add(i, w.i64(u)) for u in range(rows)]
         a_rows = [w.address(self.a, w.mul(line, self.a_steps[0]), "f32") for line in lines]
         starts = [w.add(w.mul(line, self.out_stride), j) for line in lines]
         places = [w.add(start, w.i64(v)) for start in starts for v in parts]
-        carry = [(load_slot(s, self.out, place, width), kind) for place in places]
+        carry = [(w.constant("0.0", kind), kind)] * len(places)
         with w.loop(w.i64(0), self.depth, w.i64(1), carry=carry) as loop:
             b_row = w.address(self.b, w.add(w.mul(loop.index, self.b_stride), j), "f32")
             b = [w.load(w.address(b_row, w.i64(v), "f32"), kind, 4) for v in parts]
@@ -154,4 +155,5 @@ class _Blocked:
                     sums.append(w.emit(f"math.fma {a}, {b[v]}, {total} : {kind}"))
             w.carry_on(loop, sums)
         for place, total in zip(places, loop.results, strict=True):
-            store_slot(s, self.out, place, width, total)
+            before = load_slot(s, self.out, place, width)
+            store_slot(s, self.out, place, width, w.emit(f"arith.addf {before}, {total} : {kind}"))
