@@ -88,7 +88,7 @@ class EvictionQueue:
 
     def _is_leaf(self, node: int) -> bool:
         index = self._index
-        is_free = index.pins[node] == 0 and index.device_kids[node] == 0
+        is_free = index.locks[node] == 0 and index.device_kids[node] == 0
         return bool(is_free and index.on_device[node] and index.depth[node] > 0)
 
     def _cells_score(self, node: int) -> float:

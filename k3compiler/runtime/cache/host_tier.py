@@ -46,6 +46,10 @@ class HostTier:
         self._items[handle] = (kind, node)
         return handle
 
+    def has(self, handle: int) -> bool:
+        """Whether the copy is still there."""
+        return handle in self._items
+
     def touch(self, handle: int) -> None:
         """It was used."""
         self._items.move_to_end(handle)

@@ -110,9 +110,10 @@ class HybridCache:
         unit_bytes = shape.unit * shape.token_bytes
         self.host = HostTier(shape.host_bytes, {"page": unit_bytes, "state": shape.state_bytes})
         self.holders: Ints = np.zeros(64, np.int64)  # by page: rows and nodes that name it
-        self.locked: Ints = np.zeros(64, np.int64)  # by page: rows and pinned nodes
+        self.locked: Ints = np.zeros(64, np.int64)  # by page: rows and locked nodes
         self.taken: set[int] = set()  # slots out for a checkpoint of this step
         self.changes = 0
+        self._may_spill = True
         self.observe: Observer = observe or (lambda event, fields: None)
         self._swaps_pages = shape.unit % shape.page_tokens == 0
 
@@ -250,7 +251,7 @@ class HybridCache:
         source = int(used[-1]) if len(used) and self.index.state[used[-1]] >= 0 else -1
         steal = steal and source >= 0 and source not in self.queue.busy
         copies = int(source >= 0 and not steal and source not in self.queue.busy)
-        newly_locked = np.unique(self._node_pages(on_device[self.index.pins[on_device] == 0]))
+        newly_locked = np.unique(self._node_pages(on_device[self.index.locks[on_device] == 0]))
         newly_locked = newly_locked[self.locked[newly_locked] == 0]
         pages = len(newly_locked) + need - num_shared + headroom
         if not self.rows.num_free or not self._can_promise(1 + copies, pages):
@@ -259,7 +260,8 @@ class HybridCache:
         self.rows.namespace[row], self.rows.media[row] = namespace, media
         self.rows.promised[row] = need
         self.rows.nodes[row] = used
-        self._pin(used)
+        self.index.pins[used] += 1
+        self._lock(used)
         self.queue.touch(used, int(used[-1]) if len(used) else None)
         self._start_pages(row, shared[:num_shared], shared, shared_tokens)
         self._start_state(row, source, steal, used)
@@ -397,7 +399,7 @@ class HybridCache:
         """Announce the row's prompt: its nodes exist, pending, until they are computed."""
         before = self.rows.nodes[row]
         path = self.index.extend(before, keys, len(keys))
-        self._pin(path[len(before) :])
+        self.index.pins[path[len(before) :]] += 1
         self.rows.nodes[row] = path
 
     def publish(self, row: int) -> None:
@@ -408,9 +410,10 @@ class HybridCache:
         if not len(fresh):
             return
         known = self.index.on_device[fresh]
+        self._lock(fresh)
         self._store(row, fresh[~known])
-        if known.any() and self._swaps_pages:
-            self._swap_pages(row, fresh[known])
+        if known.any():
+            self._merge_pages(row, fresh[known])
         rows.num_done[row] = done
         self.changes += 1
 
@@ -431,16 +434,25 @@ class HybridCache:
             self._drop_host_copy("page", node)
         self.queue.touch(nodes)
 
-    def _swap_pages(self, row: int, nodes: Ints) -> None:
-        """Someone else stored these units: use their pages and give back the row's own."""
+    def _merge_pages(self, row: int, nodes: Ints) -> None:
+        """Someone else stored these units, too: keep one copy.
+
+        Where pages are not larger than units the row takes the stored ones, otherwise the nodes take
+        the row's, which hold the cells of the whole path.
+        """
         rows, index = self.rows, self.index
-        indices = index.page_indices(index.depth[nodes]).ravel()
-        shared, own = index.pages[nodes].ravel(), rows.table[row, indices].astype(np.int64)
-        differ = shared != own
-        np.add.at(self.holders, shared[differ], 1)
-        np.add.at(self.locked, shared[differ], 1)
-        rows.table[row, indices] = shared
-        self._release_pages(own[differ])
+        indices = index.page_indices(index.depth[nodes])
+        used = indices >= 0
+        stored = index.pages[nodes][used]
+        own = rows.table[row, np.maximum(indices, 0)].astype(np.int64)
+        new, old = (stored, own[used]) if self._swaps_pages else (own[used], stored)
+        np.add.at(self.holders, new, 1)
+        np.add.at(self.locked, new, 1)
+        if self._swaps_pages:
+            rows.table[row, indices[used]] = stored
+        else:
+            index.pages[nodes] = np.where(used, own, 0)
+        self._release_pages(old)
 
     def publish_state(self, row: int, position: int, slot: int, *, spare: bool = False) -> bool:
         """Donate ``slot``, whose state is after ``position`` tokens of the row, to the index.
@@ -503,7 +515,7 @@ class HybridCache:
         pages = rows.pages(row)
         rows.num_pages[row] = 0
         self._release_pages(pages)
-        self._unpin(rows.nodes[row])
+        self._unpin(rows.nodes[row], int(rows.num_done[row]))
         rows.nodes[row] = _NOTHING
         rows.close(row)
         self.changes += 1
@@ -538,20 +550,22 @@ class HybridCache:
         pages = self.index.pages[nodes].ravel()
         return pages[pages > 0]
 
-    def _pin(self, nodes: Ints) -> None:
+    def _lock(self, nodes: Ints) -> None:
+        """A row uses the cells of nodes."""
         index = self.index
-        first = nodes[(index.pins[nodes] == 0) & index.on_device[nodes]]
-        index.pins[nodes] += 1
+        first = nodes[(index.locks[nodes] == 0) & index.on_device[nodes]]
+        index.locks[nodes] += 1
         np.add.at(self.locked, self._node_pages(first), 1)
 
-    def _unpin(self, nodes: Ints) -> None:
-        index = self.index
-        index.pins[nodes] -= 1
-        idle = nodes[index.pins[nodes] == 0]
-        stored = idle[index.on_device[idle]]
-        np.subtract.at(self.locked, self._node_pages(stored), 1)
-        self.queue.offer_cells(stored[index.device_kids[stored] == 0])
-        for node in idle[::-1].tolist():
+    def _unpin(self, path: Ints, num_used: int) -> None:
+        """A row leaves its path, of which it used the cells of the first nodes."""
+        index, used = self.index, path[:num_used]
+        index.pins[path] -= 1
+        index.locks[used] -= 1
+        idle = used[index.locks[used] == 0]
+        np.subtract.at(self.locked, self._node_pages(idle), 1)
+        self.queue.offer_cells(idle[index.device_kids[idle] == 0])
+        for node in path[index.pins[path] == 0][::-1].tolist():
             self._forget(node)
 
     def _forget(self, node: int) -> None:
@@ -595,9 +609,12 @@ class HybridCache:
             table = np.zeros(cdiv(position, self.shape.page_tokens), np.int64)
             columns = index.page_indices(index.depth[[node]])[0]
             table[columns[columns >= 0]] = index.pages[node][columns >= 0]
-            if not self._spill("page", node, *self._cell_places(table, int(index.depth[node]))):
-                self._drop_below(node)
+            self._spill("page", node, *self._cell_places(table, int(index.depth[node])))
         pages = self._node_pages(np.array([node]))
+        if index.cells_host[node] < 0:
+            self._drop_below(node)
+            if index.state_host[node] >= 0:
+                self._drop_host_copy("state", node)
         index.on_device[node] = False
         index.device_kids[parent] -= 1
         index.pages[node] = 0
@@ -607,24 +624,23 @@ class HybridCache:
         self.observe("evicted", {"kind": "page", "tokens": position})
 
     def _spill(self, kind: Kind, node: int, places: Ints, cells: Ints) -> bool:
-        if not self.host.make_room(kind, self._evict_host):
+        if not self._may_spill or not self.host.make_room(kind, self._evict_host):
             return False
         handle = self.host.put(kind, node)
-        column = self.index.state_host if kind == "state" else self.index.cells_host
-        column[node] = handle
+        if kind == "state":
+            self.index.state_host[node] = handle
+        else:
+            self.index.cells_host[node] = handle
+            self.index.host_kids[self.index.parent[node]] += 1
         self.arena.ops.append(Spill(kind, handle, places, cells))
         self.observe("spilled", {"kind": kind, "tokens": self.index.position(node)})
         return True
 
     def _drop_below(self, node: int) -> None:
-        """Forget the units below one whose cells are lost; all of them are on the host only."""
-        while self.index.kids[node]:
+        """Forget the host copies below a unit whose cells are lost."""
+        while self.index.host_kids[node]:
             for handle, (kind, below) in reversed(self.host.items().items()):
-                if (
-                    kind == "page"
-                    and handle in self.host.items()
-                    and self._hangs_below(below, node)
-                ):
+                if kind == "page" and self._hangs_below(below, node):
                     self._evict_host(handle, kind, below)
 
     def _hangs_below(self, node: int, ancestor: int) -> bool:
@@ -633,17 +649,23 @@ class HybridCache:
         return node == ancestor
 
     def _evict_host(self, handle: int, kind: Kind, node: int) -> bool:
-        """Drop a host copy, unless units below need it or a request is about to."""
+        """Drop a host copy, unless copies below need it or a request is just taking it."""
         index = self.index
-        if index.pins[node] or (kind == "page" and index.kids[node]):
+        if index.locks[node] or (kind == "page" and index.host_kids[node]):
+            return False
+        if not self.host.has(handle):
             return False
         self._drop_host_copy(kind, node)
         if kind == "page":
+            if index.state_host[node] >= 0:
+                self._drop_host_copy("state", node)
             self._forget(node)
         return True
 
     def _drop_host_copy(self, kind: Kind, node: int) -> None:
         column = self.index.state_host if kind == "state" else self.index.cells_host
+        if kind == "page":
+            self.index.host_kids[self.index.parent[node]] -= 1
         self.arena.ops.append(DropHost(int(column[node])))
         self.host.drop(int(column[node]))
         column[node] = -1
@@ -654,12 +676,13 @@ class HybridCache:
         assert not self.taken, "a checkpoint's slot was neither published nor given back"
 
     def drop_all(self) -> None:
-        """Forget every prefix that no running sequence holds."""
+        """Forget every prefix that no running sequence holds, without spilling it."""
+        self._may_spill = False
+        while any(self._evict_host(h, *item) for h, item in self.host.items().items()):
+            pass
         while self._evict_one(("state", "page")):
             pass
-        for handle, (kind, node) in reversed(self.host.items().items()):
-            if handle in self.host.items():
-                self._evict_host(handle, kind, node)
+        self._may_spill = True
 
     def check_integrity(self) -> None:
         """Assert every invariant of ``cache/integrity.py``; between steps."""

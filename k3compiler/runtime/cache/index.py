@@ -6,9 +6,12 @@
 A node says where the unit's MLA cells are (device pages, or a host copy) and, where a checkpoint was
 taken, the slot (or host copy) with the state after exactly ``depth * unit`` tokens.
 
-    pending     some request in prefill will compute it; pinned, nothing stored yet
+    pending     some request in prefill will compute it; nothing is stored
     on device   ``pages`` hold its cells; every ancestor is on the device too
     on host     a spilled copy; every ancestor is on the device or on the host
+
+``pins`` count the requests whose path it lies on: the node stays. ``locks`` count those that use its
+cells (they hit it or computed it): the cells stay.
 
 Pages may be larger than units: for one page index, the deepest node of a path names a page that
 holds the cells of the whole path in it.
@@ -65,7 +68,9 @@ class PrefixIndex:
         self.parent: Ints = np.zeros(0, np.int64)
         self.depth: Ints = np.zeros(0, np.int64)
         self.pins: Ints = np.zeros(0, np.int64)
+        self.locks: Ints = np.zeros(0, np.int64)
         self.kids: Ints = np.zeros(0, np.int64)
+        self.host_kids: Ints = np.zeros(0, np.int64)
         self.device_kids: Ints = np.zeros(0, np.int64)
         self.generation: Ints = np.zeros(0, np.int64)
         self.on_device: NDArray[np.bool_] = np.zeros(0, np.bool_)
@@ -254,9 +259,13 @@ class PrefixIndex:
         device_kids = np.bincount(self.parent[device], minlength=size)
         assert (device_kids == self.device_kids).all(), "device child counts are wrong"
         assert self.on_device[self.parent[device]].all(), "a device unit hangs below none"
-        assert (self.pins[nodes] <= self.pins[parents])[self.depth[parents] > 0].all(), (
-            "a pinned unit hangs below an unpinned one"
-        )
+        host = nodes[self.cells_host[nodes] >= 0]
+        host_kids = np.bincount(self.parent[host], minlength=size)
+        assert (host_kids == self.host_kids).all(), "host child counts are wrong"
+        inner = self.depth[parents] > 0
+        for column, name in ((self.pins, "pinned"), (self.locks, "locked")):
+            assert (column[nodes] <= column[parents])[inner].all(), f"{name} below one that is not"
+        assert (self.on_device[nodes] | (self.locks[nodes] == 0)).all(), "locked, but not there"
         stored = self.on_device[nodes] | (self.cells_host[nodes] >= 0)
         assert (stored | (self.pins[nodes] > 0)).all(), "a pending unit has no request"
         states = nodes[self.state[nodes] >= 0]
@@ -268,7 +277,9 @@ _COLUMNS: dict[str, float] = {
     "parent": -1,
     "depth": 0,
     "pins": 0,
+    "locks": 0,
     "kids": 0,
+    "host_kids": 0,
     "device_kids": 0,
     "generation": 0,
     "on_device": False,

@@ -47,7 +47,7 @@ def _check_pages(cache: HybridCache) -> None:
     nodes = index.all_nodes()
     stored = nodes[index.on_device[nodes]]
     np.add.at(holders, cache._node_pages(stored), 1)
-    np.add.at(locked, cache._node_pages(stored[index.pins[stored] > 0]), 1)
+    np.add.at(locked, cache._node_pages(stored[index.locks[stored] > 0]), 1)
     assert (cache.holders[:count] == holders).all(), _first("holders", cache.holders, holders)
     assert (cache.locked[:count] == locked).all(), _first("locks", cache.locked, locked)
     live = cache.arena.pages.place[:count] >= 0
@@ -60,16 +60,19 @@ def _first(name: str, found: np.ndarray, expected: np.ndarray) -> str:
 
 
 def _check_pins(cache: HybridCache) -> None:
-    """A node is pinned once by every row whose path it lies on."""
+    """A node is pinned by every row whose path it lies on, locked by those that use it."""
     pins = np.zeros(len(cache.index.pins), np.int64)
+    locks = np.zeros_like(pins)
     for row in np.flatnonzero(cache.rows.is_open).tolist():
         path = cache.rows.nodes[row]
         np.add.at(pins, path, 1)
+        np.add.at(locks, path[: cache.rows.num_done[row]], 1)
         depths = cache.index.depth[path]
         assert (depths == np.arange(1, len(path) + 1)).all(), f"row {row}: its path has gaps"
         done = int(cache.rows.num_done[row])
         assert cache.index.on_device[path[:done]].all(), f"row {row}: stored units are not"
     assert (cache.index.pins == pins).all(), "pins differ from the rows' paths"
+    assert (cache.index.locks == locks).all(), "locks differ from what the rows stored or hit"
 
 
 def _check_rows(cache: HybridCache) -> None:
@@ -109,7 +112,7 @@ def _check_queue(cache: HybridCache) -> None:
     index, queue = cache.index, cache.queue
     nodes = index.all_nodes()
     offered = {kind: {(e[2], e[3]) for e in heap} for kind, heap in queue._heaps.items()}
-    idle = (index.pins[nodes] == 0) & (index.device_kids[nodes] == 0) & index.on_device[nodes]
+    idle = (index.locks[nodes] == 0) & (index.device_kids[nodes] == 0) & index.on_device[nodes]
     for kind, found in (("page", nodes[idle]), ("state", nodes[index.state[nodes] >= 0])):
         lost = [n for n in found.tolist() if (n, index.generation[n]) not in offered[kind]]
         assert not lost, f"{kind} of nodes {lost[:5]} can never be evicted"

@@ -256,12 +256,12 @@ class ContinuousScheduler:
 
     def _share_rest(self, grants: dict[Job, int], budget: int) -> dict[Job, int]:
         """What is left goes to the first in rank that can use it, without a preemption."""
-        for job in grants:
+        for job, granted in grants.items():
             if job.state is not JobState.RUNNING:
                 continue
-            stop = self._cut(job, grants[job], budget)
-            if stop > grants[job] and self.cache.grow(job.row, stop):
-                budget -= stop - grants[job]
+            stop = self._cut(job, granted, budget)
+            if stop > granted and self.cache.grow(job.row, stop):
+                budget -= stop - granted
                 grants[job] = stop
         return {job: stop for job, stop in grants.items() if job.state is JobState.RUNNING}
 

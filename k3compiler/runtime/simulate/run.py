@@ -11,7 +11,7 @@ import numpy as np
 
 from k3compiler.runtime.cache.hybrid import HybridCache
 from k3compiler.runtime.cache.ops import Ints, Move
-from k3compiler.runtime.cache.unit_keys import Tokens
+from k3compiler.runtime.cache.unit_keys import Media, Tokens
 from k3compiler.runtime.scheduler.continuous import ContinuousScheduler, StepPlan
 from k3compiler.runtime.scheduler.job import Job, JobState
 from k3compiler.runtime.simulate.config import SimulateConfig
@@ -139,7 +139,7 @@ class Simulation:
             request.priority,
             self._order,
             (request.salt, request.adapter),
-            request.media,
+            _inside(request.media, len(prompt)),
             not request.no_cache_read,
         )
 
@@ -282,6 +282,12 @@ class Simulation:
             "moved_items": arena.num_moved,
             **{f"num_{name}": self._counts.get(name, 0) for name in _COUNTED},
         }
+
+
+def _inside(media: tuple[Media, ...], num_tokens: int) -> tuple[Media, ...]:
+    """Media as far as the prompt reaches."""
+    cut = [Media(m.id, m.start, min(m.stop, num_tokens)) for m in media]
+    return tuple(m for m in cut if m.start < m.stop)
 
 
 _COUNTED = (
