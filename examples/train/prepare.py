@@ -33,7 +33,7 @@ from examples.train.shards import SHARD_SUFFIX, write_shard
 from examples.train.tokenizer_files import write_tokenizer
 from k3compiler.runtime.tokenizer import Tokenizer
 
-SHARD_TOKENS = 4_000_000
+SHARD_TOKENS = 2_000_000
 LEARN_BYTES = 12_000_000  # of code and of prose each
 HELD_OUT_BYTES = 1_500_000  # of code and of prose each, at most
 PACKAGE_CODE, PACKAGE_PROSE = 3_500_000, 6_000_000  # bytes of one package at most

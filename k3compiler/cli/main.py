@@ -16,6 +16,7 @@ import typer
 from k3compiler import __version__
 from k3compiler.cli.bench import bench_command
 from k3compiler.cli.compile import compile_command
+from k3compiler.cli.eval import eval_command
 from k3compiler.cli.explain import explain_command
 from k3compiler.cli.generate import generate_command
 from k3compiler.cli.inspect import inspect_command
@@ -48,6 +49,7 @@ COMMANDS = {
     "bench": bench_command,
     "generate": generate_command,
     "logits": logits_command,
+    "eval": eval_command,
     "simulate": simulate_command,
     "targets": targets_command,
     "explain": explain_command,
