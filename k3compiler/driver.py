@@ -76,7 +76,7 @@ def compile_model(
         built = _build(kernels, spec, progress)
         records = _write_kernels(writer, kernels, built, config)
         plans = {phase: writer.add_plan(low.plan) for phase, low in lowered.items()}
-        writer.add_weights(WeightMap(merge_params(lowered)))
+        writer.add_weights(WeightMap(merge_params(lowered.values())))
         manifest = Manifest(
             version=k3compiler.__version__,
             model=config.to_dict(),
@@ -135,9 +135,7 @@ def lower_model(
     return lowered
 
 
-def _build(
-    kernels: Kernels, spec: TargetSpec, progress: Progress | None
-) -> dict[str, BuiltKernel]:
+def _build(kernels: Kernels, spec: TargetSpec, progress: Progress | None) -> dict[str, BuiltKernel]:
     requests = [_request(k) for k in kernels.by_key.values()]
     report = None if progress is None else lambda done, total: progress("kernels", done, total)
     return build_kernels(requests, spec, progress=report)

@@ -103,7 +103,8 @@ def bench_package(
     for phase, workload in WORKLOADS[package.manifest.target.kind].items():
         bench = _PhaseBench(package, opened, phase, workload, rng)
         wanted = [
-            step for step in bench.first_launches()
+            step
+            for step in bench.first_launches()
             if kernels is None or any(part in step.launch for part in kernels)
         ]
         rows += [bench.row(step, rates) for step in wanted]
@@ -121,14 +122,21 @@ def _digest(package: Package, kernel: KernelRecord) -> str:
     """The digest of what was timed: the kernel's own binary, or the library that holds it."""
     files = package.manifest.files
     binary = kernel.files.get("cubin") or kernel.files.get("hsaco")
-    return files[binary] if binary else ",".join(files[p] for p in package.manifest.libraries.values())
+    return (
+        files[binary] if binary else ",".join(files[p] for p in package.manifest.libraries.values())
+    )
 
 
 class _PhaseBench:
     """One phase's plan cut to the layers that matter, run once, its launches at hand."""
 
     def __init__(
-        self, package: Package, device: Device, phase: Phase, load: Workload, rng: np.random.Generator
+        self,
+        package: Package,
+        device: Device,
+        phase: Phase,
+        load: Workload,
+        rng: np.random.Generator,
     ) -> None:
         self.package, self.device, self.phase, self.rng = package, device, phase, rng
         self.plan = _cut(package.plan(phase))
@@ -145,7 +153,9 @@ class _PhaseBench:
         columns = -(-(load.context + load.tokens) // page)
         chunks = [
             SeqChunk(
-                self.rng.integers(0, vocab, load.tokens), load.context, 1 + s,
+                self.rng.integers(0, vocab, load.tokens).tolist(),
+                load.context,
+                1 + s,
                 range(1 + s * columns, 1 + (s + 1) * columns),
             )
             for s in range(load.sequences)
@@ -190,7 +200,9 @@ class _PhaseBench:
         refs: dict[str, TensorRef] = {}
         for name, record in records.items():
             shape = tuple(evaluate(n, self.constants) for n in record.shape)
-            ref = TensorRef(self.device.allocate(record.num_bytes(self.constants)), record.dtype, shape)
+            ref = TensorRef(
+                self.device.allocate(record.num_bytes(self.constants)), record.dtype, shape
+            )
             block = _random_block(record.dtype, self.rng)
             self.device.write(ref, lambda out, block=block: _tile(out, block))
             refs[name] = ref
@@ -210,11 +222,20 @@ class _PhaseBench:
         symbols = self._kernel_symbols(kernel, step)
         moved, done = evaluate(kernel.floor.bytes, symbols), evaluate(kernel.floor.flops, symbols)
         floor = max(moved / rates.bytes_per_s, done / rates.flops)
-        layers = sum(s.launch == step.launch for s in self.package.plan(self.phase).steps
-                     if isinstance(s, LaunchStep))
+        layers = sum(
+            s.launch == step.launch
+            for s in self.package.plan(self.phase).steps
+            if isinstance(s, LaunchStep)
+        )
         return BenchRow(
-            self.phase, kernel.symbol, kernel.op, layers, round(seconds * 1e6, 2), round(floor * 1e6, 2),
-            round(seconds / floor, 2) if floor else 0.0, round(moved / seconds / 1e9, 1),
+            self.phase,
+            kernel.symbol,
+            kernel.op,
+            layers,
+            round(seconds * 1e6, 2),
+            round(floor * 1e6, 2),
+            round(seconds / floor, 2) if floor else 0.0,
+            round(moved / seconds / 1e9, 1),
             round(done / seconds / 1e12, 3),
         )
 

@@ -111,7 +111,9 @@ def judge(case: Case, results: Mapping[str, Array]) -> list[Verdict]:
         mask = case.where.get(name, np.ones(want.shape, bool))
         if want.dtype.kind in "iub":
             wrong = int(np.sum((got != want) & mask))
-            verdict = Verdict(name, float(wrong), wrong == 0, f"{wrong} wrong elements" if wrong else "")
+            verdict = Verdict(
+                name, float(wrong), wrong == 0, f"{wrong} wrong elements" if wrong else ""
+            )
         else:
             verdict = _judge_float(name, got.astype(np.float64), want, mask, case.tolerance)
         if verdict.passed and name in case.keeps:
@@ -133,8 +135,10 @@ def _judge_float(name: str, got: Array, want: Array, mask: Array, tolerance: flo
 
 def _judge_untouched(verdict: Verdict, got: Array, mask: Array) -> Verdict:
     rest = got[~mask]
-    untouched = rest == rest.dtype.type(0x7F7F7F7F) if rest.dtype == np.int32 else np.isnan(
-        rest.astype(np.float64)
+    untouched = (
+        rest == rest.dtype.type(0x7F7F7F7F)
+        if rest.dtype == np.int32
+        else np.isnan(rest.astype(np.float64))
     )
     if bool(np.all(untouched)):
         return verdict

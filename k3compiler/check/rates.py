@@ -65,11 +65,17 @@ def _median_seconds(run: Callable[[], Any], repeats: int = 9) -> float:
 
 def describe_device(device: Device) -> dict[str, str]:
     """Chip and versions, for the record of a measurement."""
-    facts = {"k3compiler": k3compiler.__version__, "python": platform.python_version(), "numpy": np.__version__}
+    facts = {
+        "k3compiler": k3compiler.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
     if device.name.startswith("cuda"):
         torch = getattr(device, "torch")  # noqa: B009
         return facts | {
-            "chip": torch.cuda.get_device_name(0), "torch": torch.__version__, "cuda": str(torch.version.cuda),
+            "chip": torch.cuda.get_device_name(0),
+            "torch": torch.__version__,
+            "cuda": str(torch.version.cuda),
         }
     return facts | {"chip": _cpu_name()}
 

@@ -46,7 +46,9 @@ class DeviceRunner:
         }
 
 
-def single_launch(kernel: KernelRecord, arguments: Arguments, *, hidden_slots: int = 0) -> LaunchTable:
+def single_launch(
+    kernel: KernelRecord, arguments: Arguments, *, hidden_slots: int = 0
+) -> LaunchTable:
     """A launch table of one kernel; buffers are numbered in argument order."""
     names = [a.name for a in kernel.args if a.kind == "buffer"]
     texts = tuple(_argument_text(a.name, a.kind, a.dtype, arguments) for a in kernel.args)
@@ -69,6 +71,7 @@ def symbol_values(kernel: KernelRecord, arguments: Arguments) -> dict[str, int]:
         if argument.kind == "scalar" and argument.dtype == "i32" and given is not None:
             values[argument.name] = int(given)
         elif argument.kind == "buffer":
+            assert isinstance(given, np.ndarray), f"{argument.name}: an array wanted"
             assert given.dtype == MEMORY[argument.dtype], f"{argument.name}: {given.dtype}"
             pairs = zip(argument.shape, given.shape, strict=True)
             values |= {str(n): size for n, size in pairs if isinstance(n, str)}

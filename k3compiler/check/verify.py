@@ -56,7 +56,9 @@ def verify_package(
     return rows
 
 
-def prepared_cases(kernels: Sequence[KernelRecord], seed: int) -> Iterator[tuple[KernelRecord, Case]]:
+def prepared_cases(
+    kernels: Sequence[KernelRecord], seed: int
+) -> Iterator[tuple[KernelRecord, Case]]:
     """Cases in order, a few of them made ahead: the reference is slow at real sizes, and releases the GIL."""
     ahead = max(1, min(MOST_AHEAD, (os.cpu_count() or 1) - 1))
     with ThreadPoolExecutor(ahead) as pool:
@@ -83,6 +85,12 @@ def judge_kernel(kernel: KernelRecord, case: Case, runner: KernelRunner) -> list
 
 def _row(kernel: KernelRecord, tolerance: float, verdict: Verdict) -> VerifyRow:
     return VerifyRow(
-        kernel.symbol, kernel.op, len(kernel.layers), verdict.output, verdict.error, tolerance,
-        verdict.passed, verdict.note,
+        kernel.symbol,
+        kernel.op,
+        len(kernel.layers),
+        verdict.output,
+        verdict.error,
+        tolerance,
+        verdict.passed,
+        verdict.note,
     )

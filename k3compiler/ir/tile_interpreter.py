@@ -61,6 +61,7 @@ def _bind(function: Any, arguments: Mapping[str, Array | int | float]) -> dict[A
         given = arguments[name] if name in arguments else symbols[name]
         if isinstance(value.type, ir.MemRefType):
             want = NUMPY[str(value.type.element_type)]
+            assert isinstance(given, np.ndarray), f"buffer {name} wants an array"
             assert given.dtype == want, f"buffer {name}: {want} wanted, got {given.dtype}"
         else:
             given = NUMPY[str(value.type)].type(given)
@@ -118,13 +119,17 @@ def _typed(kind: ir.Type, value: Any) -> Any:
         want = NUMPY[str(kind.element_type)]
         array = np.asarray(value)
         shape = tuple(kind.shape)
-        assert array.dtype == want and array.shape == shape, f"{array.dtype}{array.shape} is not {kind}"
+        assert array.dtype == want and array.shape == shape, (
+            f"{array.dtype}{array.shape} is not {kind}"
+        )
         return array
     return NUMPY[str(kind)].type(value)
 
 
 # -- memory --------------------------------------------------------------------------------------
-def _where(op: Any, values: dict[Any, Any], shape: Sequence[int]) -> tuple[Any, tuple[Any, ...], Any]:
+def _where(
+    op: Any, values: dict[Any, Any], shape: Sequence[int]
+) -> tuple[Any, tuple[Any, ...], Any]:
     """The buffer, the clipped coordinates of each tile element, and which elements lie inside."""
     buffer = values[op.buffer]
     index = [int(values[v]) for v in op.indices]
@@ -143,7 +148,9 @@ def _where(op: Any, values: dict[Any, Any], shape: Sequence[int]) -> tuple[Any, 
         coordinates[dim] = np.clip(position, 0, max(buffer.shape[dim] - 1, 0))
     for dim, position in enumerate(coordinates):
         if isinstance(position, int):
-            assert 0 <= position < buffer.shape[dim], f"index {position} outside dim {dim} of {buffer.shape}"
+            assert 0 <= position < buffer.shape[dim], (
+                f"index {position} outside dim {dim} of {buffer.shape}"
+            )
     return buffer, tuple(coordinates), inside
 
 
@@ -225,7 +232,7 @@ def _dot_scaled(op: Any, *_: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _dot_scaled_operands(op: Any, *operands: Any) -> Any:
-    named = dict(zip(("a", "b", "acc"), operands[:3], strict=True))
+    named: dict[str, Any] = dict(zip(("a", "b", "acc"), operands[:3], strict=True))
     rest = list(operands[3:])
     for side in ("a", "b"):
         has_scale = getattr(op, f"{side}_scale") is not None
@@ -237,19 +244,31 @@ def _constant(op: Any) -> Any:
     value = op.attributes["value"]
     if isinstance(value, ir.DenseElementsAttr):
         kind = value.type
-        return np.full(list(kind.shape), value.get_splat_value().value, NUMPY[str(kind.element_type)])
+        return np.full(
+            list(kind.shape), value.get_splat_value().value, NUMPY[str(kind.element_type)]
+        )
     return np.asarray(value.value).astype(NUMPY[str(value.type)])
 
 
 def _reduce(op: Any, x: Any) -> Any:
-    how = {"add": np.add, "max": np.fmax if x.dtype.kind == "f" else np.maximum,
-           "min": np.fmin if x.dtype.kind == "f" else np.minimum}
-    return how[op.attributes["kind"].value].reduce(x, axis=op.attributes["axis"].value, dtype=x.dtype)
+    how = {
+        "add": np.add,
+        "max": np.fmax if x.dtype.kind == "f" else np.maximum,
+        "min": np.fmin if x.dtype.kind == "f" else np.minimum,
+    }
+    return how[op.attributes["kind"].value].reduce(
+        x, axis=op.attributes["axis"].value, dtype=x.dtype
+    )
 
 
 _INT_COMPARE = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
 _FLOAT_COMPARE: dict[int, Callable[[Any, Any], Any]] = {
-    1: np.equal, 2: np.greater, 3: np.greater_equal, 4: np.less, 5: np.less_equal, 13: np.not_equal,
+    1: np.equal,
+    2: np.greater,
+    3: np.greater_equal,
+    4: np.less,
+    5: np.less_equal,
+    13: np.not_equal,
 }
 
 
@@ -264,22 +283,36 @@ def _shape_of(op: Any) -> list[int]:
 
 EVALUATE: dict[str, Callable[..., Any]] = {
     "arith.constant": _constant,
-    "arith.addf": _plain(np.add), "arith.addi": _plain(np.add),
-    "arith.subf": _plain(np.subtract), "arith.subi": _plain(np.subtract),
-    "arith.mulf": _plain(np.multiply), "arith.muli": _plain(np.multiply),
-    "arith.divf": _plain(np.divide), "arith.negf": _plain(np.negative),
-    "arith.divsi": _plain(lambda a, b: np.trunc(a / b)), "arith.remsi": _plain(np.fmod),
-    "arith.andi": _plain(np.bitwise_and), "arith.ori": _plain(np.bitwise_or),
-    "arith.xori": _plain(np.bitwise_xor), "arith.shli": _plain(np.left_shift),
+    "arith.addf": _plain(np.add),
+    "arith.addi": _plain(np.add),
+    "arith.subf": _plain(np.subtract),
+    "arith.subi": _plain(np.subtract),
+    "arith.mulf": _plain(np.multiply),
+    "arith.muli": _plain(np.multiply),
+    "arith.divf": _plain(np.divide),
+    "arith.negf": _plain(np.negative),
+    "arith.divsi": _plain(lambda a, b: np.trunc(a / b)),
+    "arith.remsi": _plain(np.fmod),
+    "arith.andi": _plain(np.bitwise_and),
+    "arith.ori": _plain(np.bitwise_or),
+    "arith.xori": _plain(np.bitwise_xor),
+    "arith.shli": _plain(np.left_shift),
     "arith.shrui": _plain(lambda a, b: a.astype(np.uint32) >> b.astype(np.uint32)),
-    "arith.minnumf": _plain(np.fmin), "arith.maxnumf": _plain(np.fmax),
-    "arith.minsi": _plain(np.minimum), "arith.maxsi": _plain(np.maximum),
+    "arith.minnumf": _plain(np.fmin),
+    "arith.maxnumf": _plain(np.fmax),
+    "arith.minsi": _plain(np.minimum),
+    "arith.maxsi": _plain(np.maximum),
     "arith.cmpi": lambda op, a, b: _INT_COMPARE[op.attributes["predicate"].value](a, b),
     "arith.cmpf": lambda op, a, b: _FLOAT_COMPARE[op.attributes["predicate"].value](a, b),
     "arith.select": lambda _op, c, a, b: np.where(c, a, b).astype(np.asarray(a).dtype),
-    "math.exp": _plain(np.exp), "math.exp2": _plain(np.exp2), "math.log": _plain(np.log),
-    "math.sqrt": _plain(np.sqrt), "math.rsqrt": _plain(lambda x: 1 / np.sqrt(x)),
-    "math.tanh": _plain(np.tanh), "math.absf": _plain(np.abs), "math.floor": _plain(np.floor),
+    "math.exp": _plain(np.exp),
+    "math.exp2": _plain(np.exp2),
+    "math.log": _plain(np.log),
+    "math.sqrt": _plain(np.sqrt),
+    "math.rsqrt": _plain(lambda x: 1 / np.sqrt(x)),
+    "math.tanh": _plain(np.tanh),
+    "math.absf": _plain(np.abs),
+    "math.floor": _plain(np.floor),
     "math.roundeven": _plain(np.rint),
     "tile.iota": lambda op: np.arange(_shape_of(op)[0], dtype=np.int32),
     "tile.splat": lambda op, x: np.full(_shape_of(op), x, np.asarray(x).dtype),
@@ -293,6 +326,8 @@ EVALUATE: dict[str, Callable[..., Any]] = {
     "tile.scan": lambda op, x: np.cumsum(x, axis=op.attributes["axis"].value, dtype=x.dtype),
     "tile.cast": _cast,
     "tile.bitcast": lambda op, x: np.asarray(x).view(
-        NUMPY[str(getattr(op.operation.results[0].type, "element_type", op.operation.results[0].type))]
+        NUMPY[
+            str(getattr(op.operation.results[0].type, "element_type", op.operation.results[0].type))
+        ]
     ),
 }

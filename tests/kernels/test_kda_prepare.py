@@ -21,13 +21,18 @@ ROUNDED = {"dtype": "bf16", "precision": "tf32", "inverse_precision": "tf32"}
 def _prepare(params, inputs, tokens):
     """kda_prepare of one chunk that holds the first ``tokens`` rows of ``inputs``."""
     outputs = {
-        "w": poisoned((1, 1, 64, 32), "f32"), "u": poisoned((1, 1, 16, 64), "f32"),
-        "q_decayed": poisoned((1, 1, 64, 32), "f32"), "k_tail": poisoned((1, 1, 64, 32), "f32"),
-        "m": poisoned((1, 1, 64, 64), "f32"), "gamma": poisoned((1, 1, 32), "f32"),
+        "w": poisoned((1, 1, 64, 32), "f32"),
+        "u": poisoned((1, 1, 16, 64), "f32"),
+        "q_decayed": poisoned((1, 1, 64, 32), "f32"),
+        "k_tail": poisoned((1, 1, 64, 32), "f32"),
+        "m": poisoned((1, 1, 64, 64), "f32"),
+        "gamma": poisoned((1, 1, 32), "f32"),
     }
     table = {"chunk_start": np.array([0], np.int32), "chunk_end": np.array([tokens], np.int32)}
     cut = {name: a[:tokens].copy() for name, a in inputs.items()}
-    run_tile_program(build_program("kda_prepare", params, symbol="k"), {**cut, **table, **outputs}, (1, 1, 1))
+    run_tile_program(
+        build_program("kda_prepare", params, symbol="k"), {**cut, **table, **outputs}, (1, 1, 1)
+    )
     return outputs
 
 
@@ -36,8 +41,10 @@ def test_later_tokens_leave_earlier_rows_alone(bound):
     rng = np.random.default_rng(5)
     g = np.cumsum(-5 * rng.random((64, 1, 32)), axis=0).astype(np.float32)
     inputs = {
-        "q": unit_keys(rng, (64, 1, 32)).astype(np.float32), "k": unit_keys(rng, (64, 1, 32)).astype(np.float32),
-        "v": rng.standard_normal((64, 1, 16)).astype(np.float32), "g": g,
+        "q": unit_keys(rng, (64, 1, 32)).astype(np.float32),
+        "k": unit_keys(rng, (64, 1, 32)).astype(np.float32),
+        "v": rng.standard_normal((64, 1, 16)).astype(np.float32),
+        "g": g,
         "beta": rng.random((64, 1)).astype(np.float32),
     }
     params = dict(DIMS, lower_bound=bound, **EXACT)
@@ -67,6 +74,8 @@ def test_hard_gates_and_keys_that_agree(monkeypatch, gates, form):
     case = make_case("kda_prepare", params, np.random.default_rng(3), {"T": 70, "S": 1})
     program = {k: v for k, v in params.items() if k != "key_cosine"}
     chunks = len(case.arguments["chunk_start"])
-    run_tile_program(build_program("kda_prepare", program, symbol="k"), case.arguments, (1, chunks, 1))
+    run_tile_program(
+        build_program("kda_prepare", program, symbol="k"), case.arguments, (1, chunks, 1)
+    )
     for verdict in judge(case, case.arguments):
         assert verdict.passed, verdict

@@ -87,7 +87,9 @@ class Buffer:
         limits: Sequence[Index],
     ) -> tuple[ir.Value, list[ir.Value], list[ir.Value], dict[str, ir.Value | ir.Attribute]]:
         p = self.program
-        assert len(index) == self.rank, f"{self.spec.name}: {self.rank} indices wanted, got {len(index)}"
+        assert len(index) == self.rank, (
+            f"{self.spec.name}: {self.rank} indices wanted, got {len(index)}"
+        )
         spans = list(dims) if dims is not None else list(range(self.rank - len(shape), self.rank))
         indices = [p.scalar_value(i).value for i in index]
         ends = [p.scalar_value(i).value for i in limits]
@@ -163,7 +165,9 @@ class Program:
     def constant(self, value: Number, dtype: str) -> Tile:
         kind = element_type(dtype)
         is_int = dtype in ("i32", "i8", "i16", "i1")
-        attr = ir.IntegerAttr.get(kind, int(value)) if is_int else ir.FloatAttr.get(kind, float(value))
+        attr = (
+            ir.IntegerAttr.get(kind, int(value)) if is_int else ir.FloatAttr.get(kind, float(value))
+        )
         with here(self):
             return Tile(self, arith.ConstantOp(kind, attr).result)
 
@@ -235,7 +239,9 @@ class Program:
         assert self.grid_rule is not None, f"{self.name}: no grid rule"
         kind = ir.FunctionType.get([a.type for a in self._block.arguments], [])
         self._func.attributes["function_type"] = ir.TypeAttr.get(kind)
-        self._func.attributes["arg_attrs"] = ir.ArrayAttr.get([_describe(a) for a in self.arguments])
+        self._func.attributes["arg_attrs"] = ir.ArrayAttr.get(
+            [_describe(a) for a in self.arguments]
+        )
         grid = ir.ArrayAttr.get([ir.StringAttr.get(e) for e in self.grid_rule])
         self._func.attributes["tile.grid"] = grid
         self.module.operation.verify()

@@ -49,7 +49,9 @@ class ProgramId(Tile.Operation, name="program_id"):
 
     def verify_invariants(self) -> bool:
         axis = self.axis.value
-        return _check(self, [None if axis in (0, 1, 2) else f"axis: expected 0, 1 or 2, found {axis}"])
+        return _check(
+            self, [None if axis in (0, 1, 2) else f"axis: expected 0, 1 or 2, found {axis}"]
+        )
 
 
 def _access_faults(op: Any, tile: ir.Value) -> list[str | None]:
@@ -60,9 +62,11 @@ def _access_faults(op: Any, tile: ir.Value) -> list[str | None]:
     return [
         _want("indices", buffer.rank, len(list(op.indices))),
         _want("dims", len(shape), len(dims)),
-        None if sorted(set(dims)) == dims and all(0 <= d < buffer.rank for d in dims)
+        None
+        if sorted(set(dims)) == dims and all(0 <= d < buffer.rank for d in dims)
         else f"dims: expected ascending buffer dims below {buffer.rank}, found {dims}",
-        None if len(limits) in (0, len(dims))
+        None
+        if len(limits) in (0, len(dims))
         else f"limits: expected 0 or {len(dims)}, found {len(limits)}",
         None if rows is None else _want("rows", shape[:1], _shape(rows)),
         _want("element type", str(buffer.element_type), str(_element(tile))),
@@ -146,8 +150,12 @@ class Broadcast(Tile.Operation, name="broadcast", traits=[ext.Pure]):
 
     def verify_invariants(self) -> bool:
         source, out = _shape(self.operation.operands[0]), _shape(self.operation.results[0])
-        fits = len(source) == len(out) and all(a in (1, b) for a, b in zip(source, out, strict=True))
-        return _check(self, [None if fits else f"shapes: expected 1s or equal, found {source} -> {out}"])
+        fits = len(source) == len(out) and all(
+            a in (1, b) for a, b in zip(source, out, strict=True)
+        )
+        return _check(
+            self, [None if fits else f"shapes: expected 1s or equal, found {source} -> {out}"]
+        )
 
 
 class Trans(Tile.Operation, name="trans", traits=[ext.Pure]):
@@ -158,7 +166,9 @@ class Trans(Tile.Operation, name="trans", traits=[ext.Pure]):
 
     def verify_invariants(self) -> bool:
         source = _shape(self.operation.operands[0])
-        return _check(self, [_want("result shape", source[::-1], _shape(self.operation.results[0]))])
+        return _check(
+            self, [_want("result shape", source[::-1], _shape(self.operation.results[0]))]
+        )
 
 
 class Reshape(Tile.Operation, name="reshape", traits=[ext.Pure]):
@@ -190,14 +200,18 @@ class Dot(Tile.Operation, name="dot", traits=[ext.Pure]):
         a, b, acc = (self.operation.operands[i] for i in range(3))
         (m, k), (k2, n) = _shape(a), _shape(b)
         precision = self.precision.value
-        return _check(self, [
-            _want("inner extent", k, k2),
-            _want("acc shape", [m, n], _shape(acc)),
-            _want("result type", str(acc.type), str(self.operation.results[0].type)),
-            _want("operand types", str(_element(a)), str(_element(b))),
-            None if precision in DOT_PRECISIONS
-            else f"precision: expected one of {DOT_PRECISIONS}, found {precision}",
-        ])
+        return _check(
+            self,
+            [
+                _want("inner extent", k, k2),
+                _want("acc shape", [m, n], _shape(acc)),
+                _want("result type", str(acc.type), str(self.operation.results[0].type)),
+                _want("operand types", str(_element(a)), str(_element(b))),
+                None
+                if precision in DOT_PRECISIONS
+                else f"precision: expected one of {DOT_PRECISIONS}, found {precision}",
+            ],
+        )
 
 
 class DotScaled(Tile.Operation, name="dot_scaled", traits=[ext.Pure]):
@@ -213,8 +227,10 @@ class DotScaled(Tile.Operation, name="dot_scaled", traits=[ext.Pure]):
     b_scale: ext.Operand[Any] | None = None
 
     def verify_invariants(self) -> bool:
-        sides = (("a", self.a, self.a_format.value, self.a_scale),
-                 ("b", self.b, self.b_format.value, self.b_scale))
+        sides = (
+            ("a", self.a, self.a_format.value, self.a_scale),
+            ("b", self.b, self.b_format.value, self.b_scale),
+        )
         faults: list[str | None] = []
         inner: list[int] = []
         for name, value, form, scale in sides:
@@ -224,7 +240,9 @@ class DotScaled(Tile.Operation, name="dot_scaled", traits=[ext.Pure]):
             if form not in SCALED_FORMATS:
                 faults.append(f"{name}_format: expected one of {SCALED_FORMATS}, found {form}")
             if (scale is not None) != (form in ("e2m1", "e4m3")):
-                faults.append(f"{name}_scale: expected with e2m1 and e4m3 only, found format {form}")
+                faults.append(
+                    f"{name}_scale: expected with e2m1 and e4m3 only, found format {form}"
+                )
             elif scale is not None:
                 faults.append(_want(f"{name}_scale shape", [rows, k // MX_GROUP], _shape(scale)))
         faults.append(_want("inner extent", inner[0], inner[1]))
@@ -248,10 +266,19 @@ class Reduce(Tile.Operation, name="reduce", traits=[ext.Pure]):
 
     def verify_invariants(self) -> bool:
         kind, value = self.kind.value, self.operation.operands[0]
-        return _check(self, [
-            None if kind in ("add", "max", "min") else f"kind: expected add, max or min, found {kind}",
-            _want("result shape", _reduced(value, self.axis.value), _shape(self.operation.results[0])),
-        ])
+        return _check(
+            self,
+            [
+                None
+                if kind in ("add", "max", "min")
+                else f"kind: expected add, max or min, found {kind}",
+                _want(
+                    "result shape",
+                    _reduced(value, self.axis.value),
+                    _shape(self.operation.results[0]),
+                ),
+            ],
+        )
 
 
 class Scan(Tile.Operation, name="scan", traits=[ext.Pure]):
@@ -263,10 +290,13 @@ class Scan(Tile.Operation, name="scan", traits=[ext.Pure]):
     kind: ir.StringAttr
 
     def verify_invariants(self) -> bool:
-        return _check(self, [
-            _want("kind", "add", self.kind.value),
-            _want("result type", str(self.value.type), str(self.operation.results[0].type)),
-        ])
+        return _check(
+            self,
+            [
+                _want("kind", "add", self.kind.value),
+                _want("result type", str(self.value.type), str(self.operation.results[0].type)),
+            ],
+        )
 
 
 class Cast(Tile.Operation, name="cast", traits=[ext.Pure]):
@@ -288,10 +318,13 @@ class Bitcast(Tile.Operation, name="bitcast", traits=[ext.Pure]):
     def verify_invariants(self) -> bool:
         out = self.operation.results[0]
         widths = [_element(v).width for v in (self.value, out)]
-        return _check(self, [
-            _want("shape", _shape(self.value), _shape(out)),
-            _want("bit width", widths[0], widths[1]),
-        ])
+        return _check(
+            self,
+            [
+                _want("shape", _shape(self.value), _shape(out)),
+                _want("bit width", widths[0], widths[1]),
+            ],
+        )
 
 
 DIALECT: type[ext.Dialect] = Tile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from k3compiler.dialects.tile import ops
@@ -38,11 +39,11 @@ def dtype_name(kind: ir.Type) -> str:
 
 def here(program: Program) -> ir.Location:
     """Location of the kernel line being built: op and equation by name, file and line for debug info."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and _KERNELS not in frame.f_code.co_filename.split("/"):
-        if frame.f_back is None:
-            return ir.Location.name(program.label)
         frame = frame.f_back
+    if frame is None:
+        return ir.Location.name(program.label)
     name = "/".join(frame.f_code.co_filename.split("/")[-2:])
     line = ir.Location.file(f"k3compiler/{name}", frame.f_lineno, 1)
     return ir.Location.name(program.label, line)
@@ -82,7 +83,9 @@ class Tile:
         kind = self._type(shape, self.dtype)
         if not self.shape:
             return self._emit(ops.Splat, kind, self.value)
-        assert len(self.shape) == len(shape), f"cannot broadcast {self.shape} to {shape}: expand first"
+        assert len(self.shape) == len(shape), (
+            f"cannot broadcast {self.shape} to {shape}: expand first"
+        )
         return self._emit(ops.Broadcast, kind, self.value)
 
     def _with(self, other: Tile | Number) -> tuple[Tile, Tile]:
@@ -181,7 +184,7 @@ class Tile:
         return self._emit(ops.ExpandDims, self._type(shape, self.dtype), self.value, _i32(axis))
 
     @property
-    def T(self) -> Tile:  # noqa: N802 (the field's name)
+    def T(self) -> Tile:
         """Transpose of a 2-D tile."""
         return self._emit(ops.Trans, self._type(self.shape[::-1], self.dtype), self.value)
 
@@ -206,7 +209,9 @@ class Tile:
 
     def cumsum(self, axis: int) -> Tile:
         """Inclusive cumulative sum."""
-        return self._emit(ops.Scan, self.value.type, self.value, _i32(axis), ir.StringAttr.get("add"))
+        return self._emit(
+            ops.Scan, self.value.type, self.value, _i32(axis), ir.StringAttr.get("add")
+        )
 
     # -- dtype -------------------------------------------------------------------------------
     def to(self, dtype: str) -> Tile:

@@ -19,8 +19,12 @@ def mix_norm(plan: PlanBuilder, op: Any) -> None:
     writes_sum = addend is not None
     eps = optional(op, "eps")
     dims = {
-        "cols": y.width, "block": power_of_two(y.width, at_most=1 << 20), "num_snapshots": len(snapshots),
-        "delta": "add" if writes_sum else "none", "write_sum": writes_sum, "eps": op.out_eps.value,
+        "cols": y.width,
+        "block": power_of_two(y.width, at_most=1 << 20),
+        "num_snapshots": len(snapshots),
+        "delta": "add" if writes_sum else "none",
+        "write_sum": writes_sum,
+        "eps": op.out_eps.value,
         "dtype": y.dtype,
     }
     assert eps in (None, op.out_eps.value), "the kernel has one eps"
@@ -40,8 +44,13 @@ def latent_write(plan: PlanBuilder, op: Any) -> None:
     x, cache = plan.ref(op.kv_a), plan.bind(op.new_cache, plan.ref(op.cache))
     latent = columns_of(op.norm_weight)
     dims = {
-        "kv_lora": latent, "rope": _inner(cache, 2) - latent, "page_tokens": _inner(cache, 1),
-        "in_cols": x.width, "in_offset": x.offset, "eps": op.eps.value, "dtype": x.dtype,
+        "kv_lora": latent,
+        "rope": _inner(cache, 2) - latent,
+        "page_tokens": _inner(cache, 1),
+        "in_cols": x.width,
+        "in_offset": x.offset,
+        "eps": op.eps.value,
+        "dtype": x.dtype,
     }
     arguments = {"x": x, "w": plan.ref(op.norm_weight), "mla_cache": cache}
     plan.launch(origin_of(op), "mla_latent_write", dims, arguments)
@@ -59,7 +68,10 @@ def gather(plan: PlanBuilder, op: Any) -> None:
     gathered = result(plan, op.latent, "latent", "KV")
     first = 1 << ((row - 1).bit_length() - 1)  # the kernel copies a row in two pieces
     dims = {
-        "kv_lora": first, "rope": row - first, "page_tokens": _inner(cache, 1), "dtype": cache.dtype,
+        "kv_lora": first,
+        "rope": row - first,
+        "page_tokens": _inner(cache, 1),
+        "dtype": cache.dtype,
     }
     plan.launch(origin_of(op), "mla_gather", dims, {"mla_cache": cache, "latent": gathered})
 
@@ -69,8 +81,13 @@ def prefill(plan: PlanBuilder, op: Any) -> None:
     gates = [] if op.gate is None else [plan.ref(op.gate)]
     o = result(plan, op.o, "attended", q.rows)
     dims = {
-        "heads": op.num_heads.value, "nope": op.nope_dim.value, "rope": op.rope_dim.value,
-        "v": op.v_dim.value, "kv_lora": latent.columns - op.rope_dim.value, "dtype": o.dtype, "gate": bool(gates),
+        "heads": op.num_heads.value,
+        "nope": op.nope_dim.value,
+        "rope": op.rope_dim.value,
+        "v": op.v_dim.value,
+        "kv_lora": latent.columns - op.rope_dim.value,
+        "dtype": o.dtype,
+        "gate": bool(gates),
     }
     arguments = {"q": q, "kv": kv, "latent": latent, "o": o}
     if gates:
@@ -84,9 +101,17 @@ def absorb_q(plan: PlanBuilder, op: Any) -> None:
     q, kv_b, heads = plan.ref(op.q), plan.ref(op.kv_b), op.num_heads.value
     latent = plan.workspace("q_latent", q.dtype, q.rows, heads, kv_b.width)
     dims = {
-        "heads": heads, "N": kv_b.width, "K": op.nope_dim.value, "x_cols": q.width // heads, "x_offset": 0,
-        "w_rows": int(kv_b.rows) // heads, "w_cols": kv_b.width, "w_offset": 0, "transposed": True,
-        "epilogue": "none", "dtype": q.dtype,
+        "heads": heads,
+        "N": kv_b.width,
+        "K": op.nope_dim.value,
+        "x_cols": q.width // heads,
+        "x_offset": 0,
+        "w_rows": int(kv_b.rows) // heads,
+        "w_cols": kv_b.width,
+        "w_offset": 0,
+        "transposed": True,
+        "epilogue": "none",
+        "dtype": q.dtype,
     }
     plan.launch(origin_of(op), "head_gemm", dims, {"x": q, "w": kv_b, "y": latent})
     plan.bind(op.q_latent, latent)
@@ -98,11 +123,18 @@ def decode(plan: PlanBuilder, op: Any) -> None:
     heads, rope, span = op.num_heads.value, op.rope_dim.value, op.split_tokens.value
     page, latent = _inner(cache, 1), _inner(cache, 2) - rope
     dims = {
-        "heads": heads, "nope": q.width // heads - rope, "rope": rope, "kv_lora": latent,
-        "page_tokens": page, "split_tokens": span, "dtype": q.dtype,
+        "heads": heads,
+        "nope": q.width // heads - rope,
+        "rope": rope,
+        "kv_lora": latent,
+        "page_tokens": page,
+        "split_tokens": span,
+        "dtype": q.dtype,
     }
     rows, splits = q_latent.rows, f"cdiv(P*{page}, {span})"
-    top, total = (result(plan, v, n, rows, splits, heads) for v, n in ((op.top, "top"), (op.total, "total")))
+    top, total = (
+        result(plan, v, n, rows, splits, heads) for v, n in ((op.top, "top"), (op.total, "total"))
+    )
     acc = result(plan, op.acc, "partial", rows, splits, heads, latent)
     arguments = {"q_lat": q_latent, "q": q, "mla_cache": cache, "acc": acc, "m": top, "l": total}
     plan.launch(origin_of(op), "mla_decode", dims, arguments)
@@ -113,7 +145,10 @@ def merge(plan: PlanBuilder, op: Any) -> None:
     heads, latent = _inner(acc, 2), _inner(acc, 3)
     merged = result(plan, op.o_latent, "o_latent", acc.rows, heads, latent)
     dims = {
-        "heads": heads, "kv_lora": latent, "split_tokens": op.split_tokens.value, "dtype": merged.dtype,
+        "heads": heads,
+        "kv_lora": latent,
+        "split_tokens": op.split_tokens.value,
+        "dtype": merged.dtype,
     }
     arguments = {"acc": acc, "m": plan.ref(op.top), "l": plan.ref(op.total), "o_lat": merged}
     plan.launch(origin_of(op), "mla_merge", dims, arguments)
@@ -125,13 +160,20 @@ def value_up(plan: PlanBuilder, op: Any) -> None:
     v, rows = op.v_dim.value, int(kv_b.rows) // heads
     y = plan.bind(op.o, plan.workspace("attended", dtype_of(op.o), x.rows, heads, v))
     dims = {
-        "heads": heads, "N": v, "K": kv_b.width, "x_cols": kv_b.width, "x_offset": 0, "w_rows": rows,
-        "w_cols": kv_b.width, "w_offset": rows - v, "transposed": False,
-        "epilogue": "gate" if gates else "none", "dtype": y.dtype,
+        "heads": heads,
+        "N": v,
+        "K": kv_b.width,
+        "x_cols": kv_b.width,
+        "x_offset": 0,
+        "w_rows": rows,
+        "w_cols": kv_b.width,
+        "w_offset": rows - v,
+        "transposed": False,
+        "epilogue": "gate" if gates else "none",
+        "dtype": y.dtype,
     }
     arguments = {"x": x, "w": kv_b, "y": y}
     if gates:
         dims |= {"g_cols": gates[0].width, "g_offset": gates[0].offset}
         arguments["g"] = gates[0]
     plan.launch(origin_of(op), "head_gemm", dims, arguments)
-

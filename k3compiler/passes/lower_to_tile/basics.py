@@ -32,7 +32,9 @@ def columns_of(value: Any) -> int:
 
 def result(plan: PlanBuilder, value: Any, hint: str, rows: Expr, *inner: Expr) -> Ref:
     """A fresh buffer for a result with ``rows`` rows (inner extents default to its columns)."""
-    return plan.bind(value, plan.workspace(hint, dtype_of(value), rows, *(inner or (columns_of(value),))))
+    return plan.bind(
+        value, plan.workspace(hint, dtype_of(value), rows, *(inner or (columns_of(value),)))
+    )
 
 
 def weight(plan: PlanBuilder, op: Any) -> None:
@@ -50,11 +52,16 @@ def embed(plan: PlanBuilder, op: Any) -> None:
     table = plan.ref(op.table)
     y = result(plan, op.y, "embedding", "T")
     dims = {
-        "rows": table.rows, "cols": y.width, "block": power_of_two(y.width), "dtype": y.dtype,
+        "rows": table.rows,
+        "cols": y.width,
+        "block": power_of_two(y.width),
+        "dtype": y.dtype,
     }
     first = str(optional(op, "first_row") or 0)
     plan.launch(
-        origin_of(op), "embed", dims,
+        origin_of(op),
+        "embed",
+        dims,
         {"tokens": step_input("tokens"), "table": table, "y": y, "vocab_first": first},
     )
 
@@ -64,8 +71,13 @@ def linear(plan: PlanBuilder, op: Any) -> None:
     y = result(plan, op.y, "linear", x.rows)
     residuals = [] if op.residual is None else [plan.ref(op.residual)]
     dims = {
-        "N": w.rows, "K": w.width, "in_cols": x.width, "in_offset": x.offset,
-        "epilogue": "add" if residuals else "none", "dtype": x.dtype, "out_dtype": y.dtype,
+        "N": w.rows,
+        "K": w.width,
+        "in_cols": x.width,
+        "in_offset": x.offset,
+        "epilogue": "add" if residuals else "none",
+        "dtype": x.dtype,
+        "out_dtype": y.dtype,
     }
     arguments = {"x": x, "w": w, "y": y} | ({"r": residuals[0]} if residuals else {})
     plan.launch(origin_of(op), "gemm", dims, arguments)
@@ -75,8 +87,12 @@ def rms_norm(plan: PlanBuilder, op: Any) -> None:
     x = plan.ref(op.x)
     y = result(plan, op.y, "normed", x.rows)
     dims = {
-        "cols": y.width, "block": power_of_two(y.width, at_most=1 << 20), "eps": op.eps.value,
-        "dtype": x.dtype, "in_cols": x.width, "in_offset": x.offset,
+        "cols": y.width,
+        "block": power_of_two(y.width, at_most=1 << 20),
+        "eps": op.eps.value,
+        "dtype": x.dtype,
+        "in_cols": x.width,
+        "in_offset": x.offset,
     }
     plan.launch(origin_of(op), "rms_norm", dims, {"x": x, "w": plan.ref(op.weight), "y": y})
 
@@ -98,10 +114,12 @@ def activation(plan: PlanBuilder, op: Any) -> None:
     y = result(plan, op.y, "activated", gate.rows)
     is_situ = op.operation.name == "k3.situ"
     dims = {
-        "cols": cols, "block": power_of_two(cols, at_most=2048),
+        "cols": cols,
+        "block": power_of_two(cols, at_most=2048),
         "activation": "situ" if is_situ else "silu",
         "beta": op.beta.value if is_situ else None,
-        "linear_beta": optional(op, "linear_beta") if is_situ else None, "dtype": y.dtype,
+        "linear_beta": optional(op, "linear_beta") if is_situ else None,
+        "dtype": y.dtype,
     }
     plan.launch(origin_of(op), "act_mul", dims, {"gu": gate, "out": y})
 
@@ -137,5 +155,3 @@ def collective(plan: PlanBuilder, op: Any) -> None:
         return
     y = result(plan, op.y, kind, x.rows)
     plan.collective(origin_of(op), kind, op.group.value, x, y)
-
-

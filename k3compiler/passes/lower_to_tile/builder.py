@@ -44,7 +44,9 @@ class Kernels:
     def __init__(self) -> None:
         self.by_key: dict[str, Kernel] = {}
 
-    def get(self, origin: Origin, family: str, params: dict[str, Any], options: dict[str, Any]) -> Kernel:
+    def get(
+        self, origin: Origin, family: str, params: dict[str, Any], options: dict[str, Any]
+    ) -> Kernel:
         key = json.dumps([family, params, options], sort_keys=True)
         if key not in self.by_key:
             digest = hashlib.sha256(key.encode()).hexdigest()[:8]
@@ -89,7 +91,11 @@ class PlanBuilder:
 
     # -- steps -------------------------------------------------------------------------------
     def launch(
-        self, origin: Origin, family: str, dims: Mapping[str, Any], arguments: Mapping[str, Ref | str]
+        self,
+        origin: Origin,
+        family: str,
+        dims: Mapping[str, Any],
+        arguments: Mapping[str, Ref | str],
     ) -> None:
         """Adds a launch of a family's kernel.
 
@@ -103,11 +109,14 @@ class PlanBuilder:
         scalars = {k: v for k, v in arguments.items() if isinstance(v, str)}
         symbols = _match_symbols(kernel, given) | scalars
         values = [
-            given[a.name].name if a.shape is not None else symbols[a.name] for a in kernel.info.arguments
+            given[a.name].name if a.shape is not None else symbols[a.name]
+            for a in kernel.info.arguments
         ]
         grid = [substitute(e, symbols) for e in kernel.info.grid]
         self.steps.append(
-            LaunchStep(kernel.symbol, tuple(values), (grid[0], grid[1], grid[2]), origin.op, origin.layer)
+            LaunchStep(
+                kernel.symbol, tuple(values), (grid[0], grid[1], grid[2]), origin.op, origin.layer
+            )
         )
 
     def _argument(self, arguments: Mapping[str, Ref | str], name: str) -> Ref:
@@ -150,7 +159,9 @@ def _match_symbols(kernel: Kernel, given: Mapping[str, Ref]) -> dict[str, str]:
             continue
         ref = given[argument.name]
         where = f"{kernel.symbol} argument {argument.name}"
-        assert ref.dtype == argument.dtype, f"{where}: {argument.dtype} wanted, {ref.name} is {ref.dtype}"
+        assert ref.dtype == argument.dtype, (
+            f"{where}: {argument.dtype} wanted, {ref.name} is {ref.dtype}"
+        )
         _match_shape(where, argument, ref, symbols)
     return symbols
 

@@ -72,9 +72,7 @@ _ROWS: dict[tuple[str, str], str] = {
     ("moe_down", "pairs"): _PAIRS,
     ("moe_down", "y"): _PAIRS,
     ("moe_combine", "y"): _PAIRS,
-} | {
-    (family, name): _EXPERTS_USED for family, names in _EXPERT_WEIGHTS.items() for name in names
-}
+} | {(family, name): _EXPERTS_USED for family, names in _EXPERT_WEIGHTS.items() for name in names}
 
 
 def _written(kernel: Kernel, facts: Params) -> str:

@@ -16,8 +16,11 @@ def _projected(op: Any, plan: PlanBuilder, k_width: int) -> tuple[Ref, dict[str,
     qkv, beta = plan.ref(op.qkv), plan.ref(op.beta)
     assert qkv.name == beta.name, "q|k|v and beta come from one projection"
     columns = {
-        "in_cols": qkv.width, "q_offset": qkv.offset, "k_offset": qkv.offset + k_width,
-        "v_offset": qkv.offset + 2 * k_width, "beta_offset": beta.offset,
+        "in_cols": qkv.width,
+        "q_offset": qkv.offset,
+        "k_offset": qkv.offset + k_width,
+        "v_offset": qkv.offset + 2 * k_width,
+        "beta_offset": beta.offset,
     }
     return qkv, columns
 
@@ -25,8 +28,11 @@ def _projected(op: Any, plan: PlanBuilder, k_width: int) -> tuple[Ref, dict[str,
 def _head_dims(heads: int, k_width: int, v_width: int) -> dict[str, Any]:
     k_dim, v_dim = k_width // heads, v_width // heads
     return {
-        "heads": heads, "k_dim": k_dim, "v_dim": v_dim,
-        "block_k": power_of_two(k_dim), "block_v": power_of_two(v_dim),
+        "heads": heads,
+        "k_dim": k_dim,
+        "v_dim": v_dim,
+        "block_k": power_of_two(k_dim),
+        "block_v": power_of_two(v_dim),
     }
 
 
@@ -44,12 +50,18 @@ def inputs(plan: PlanBuilder, op: Any) -> None:
     v_width = columns_of(op.v)
     dims = _head_dims(heads, f.width, v_width) | columns
     dims |= {
-        "conv_size": columns_of(op.conv_weight), "lower_bound": optional(op, "lower_bound"), "dtype": x.dtype,
+        "conv_size": columns_of(op.conv_weight),
+        "lower_bound": optional(op, "lower_bound"),
+        "dtype": x.dtype,
     }
     k_dim, v_dim = dims["k_dim"], dims["v_dim"]
     arguments = {
-        "x": x, "f": f, "conv_w": plan.ref(op.conv_weight), "a_log": plan.ref(op.a_log),
-        "dt_bias": plan.ref(op.dt_bias), "kda_conv": conv,
+        "x": x,
+        "f": f,
+        "conv_w": plan.ref(op.conv_weight),
+        "a_log": plan.ref(op.a_log),
+        "dt_bias": plan.ref(op.dt_bias),
+        "kda_conv": conv,
         "q": result(plan, op.q, "q", rows, heads, k_dim),
         "k": result(plan, op.k, "k", rows, heads, k_dim),
         "v": result(plan, op.v, "v", rows, heads, v_dim),
@@ -64,8 +76,12 @@ def conv_state(plan: PlanBuilder, op: Any) -> None:
     taps, channels = shape(op.conv_state)[1:]
     assert taps is not None and channels is not None
     dims = {
-        "channels": channels, "block": power_of_two(channels, at_most=512), "conv_size": taps + 1,
-        "dtype": x.dtype, "in_cols": x.width, "qkv_offset": x.offset,
+        "channels": channels,
+        "block": power_of_two(channels, at_most=512),
+        "conv_size": taps + 1,
+        "dtype": x.dtype,
+        "in_cols": x.width,
+        "qkv_offset": x.offset,
     }
     plan.launch(origin_of(op), "kda_conv_state", dims, {"x": x, "kda_conv": conv})
 
@@ -92,7 +108,10 @@ def segment_maps(plan: PlanBuilder, op: Any) -> None:
     w, state = plan.ref(op.w), plan.ref(_scan_of(op.b).state)
     heads, v_dim, k_dim = _state_dims(state)
     arguments = {
-        "w": w, "u": plan.ref(op.u), "k_tail": plan.ref(op.k_tail), "gamma": plan.ref(op.gamma),
+        "w": w,
+        "u": plan.ref(op.u),
+        "k_tail": plan.ref(op.k_tail),
+        "gamma": plan.ref(op.gamma),
         "kda_state": state,
         "gamma_seg": result(plan, op.gamma_seg, "gamma_seg", "NS", heads, k_dim),
         "r": plan.bind(op.r, plan.workspace("r", w.dtype, "NS", heads, k_dim, k_dim)),
@@ -112,11 +131,18 @@ def scan(plan: PlanBuilder, op: Any) -> None:
     state = plan.bind(op.new_state, plan.ref(op.state))
     r, (heads, v_dim, k_dim) = plan.ref(op.r), _state_dims(state)
     dims = {
-        "heads": heads, "k_dim": k_dim, "v_dim": v_dim, "block_k": power_of_two(k_dim),
-        "dtype": r.dtype, "segmented": True,
+        "heads": heads,
+        "k_dim": k_dim,
+        "v_dim": v_dim,
+        "block_k": power_of_two(k_dim),
+        "dtype": r.dtype,
+        "segmented": True,
     }
     arguments = {
-        "gamma_seg": plan.ref(op.gamma_seg), "r": r, "b": plan.ref(op.b), "kda_state": state,
+        "gamma_seg": plan.ref(op.gamma_seg),
+        "r": r,
+        "b": plan.ref(op.b),
+        "kda_state": state,
         "seg_state": result(plan, op.starts, "starts", "NS", heads, v_dim, k_dim),
     }
     plan.launch(origin_of(op), "kda_scan", dims, arguments)
@@ -129,13 +155,18 @@ def output(plan: PlanBuilder, op: Any) -> None:
     heads, v_dim, k_dim = _state_dims(state)
     dims = _head_dims(heads, heads * k_dim, heads * v_dim)
     dims |= {
-        "eps": op.eps.value, "dtype": w.dtype, "in_cols": gate.width,
+        "eps": op.eps.value,
+        "dtype": w.dtype,
+        "in_cols": gate.width,
         "gate_offset": None if gate.whole else gate.offset,
     }
     names = ("w", "u", "q_decayed", "k_tail", "m", "gamma")
     arguments = {name: plan.ref(getattr(op, name)) for name in names} | {
-        "seg_state": plan.ref(op.starts), "kda_state": state, "gate" if gate.whole else "x": gate,
-        "norm_w": plan.ref(op.norm_weight), "o": result(plan, op.y, "attended", gate.rows),
+        "seg_state": plan.ref(op.starts),
+        "kda_state": state,
+        "gate" if gate.whole else "x": gate,
+        "norm_w": plan.ref(op.norm_weight),
+        "o": result(plan, op.y, "attended", gate.rows),
     }
     plan.launch(origin_of(op), "kda_output", dims, arguments)
 
@@ -149,12 +180,21 @@ def decode(plan: PlanBuilder, op: Any) -> None:
     is_fused = gate.name == x.name
     dims = _head_dims(heads, f.width, heads * v_dim) | columns
     dims |= {
-        "conv_size": columns_of(op.conv_weight), "lower_bound": optional(op, "lower_bound"),
-        "eps": op.norm_eps.value, "dtype": x.dtype, "gate_offset": gate.offset if is_fused else None,
+        "conv_size": columns_of(op.conv_weight),
+        "lower_bound": optional(op, "lower_bound"),
+        "eps": op.norm_eps.value,
+        "dtype": x.dtype,
+        "gate_offset": gate.offset if is_fused else None,
     }
     arguments = {
-        "x": x, "f": f, "conv_w": plan.ref(op.conv_weight), "a_log": plan.ref(op.a_log),
-        "dt_bias": plan.ref(op.dt_bias), "norm_w": plan.ref(op.norm_weight), "kda_conv": conv,
-        "kda_state": state, "o": result(plan, op.y, "attended", x.rows),
+        "x": x,
+        "f": f,
+        "conv_w": plan.ref(op.conv_weight),
+        "a_log": plan.ref(op.a_log),
+        "dt_bias": plan.ref(op.dt_bias),
+        "norm_w": plan.ref(op.norm_weight),
+        "kda_conv": conv,
+        "kda_state": state,
+        "o": result(plan, op.y, "attended", x.rows),
     } | ({} if is_fused else {"gate": gate})
     plan.launch(origin_of(op), "kda_decode", dims, arguments)

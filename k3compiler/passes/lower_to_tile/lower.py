@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,7 +115,9 @@ def _finish(builder: PlanBuilder, terminator: Any, states: Mapping[str, Ref]) ->
     returned = [builder.ref(v) for v in terminator.operands]
     outputs = {returned[0].name: "logits", returned[1].name: "next_token"}
     assert [r.name for r in returned[2:]] == list(states), "states are updated in place"
-    renamed = {old: replace(ref, name=outputs.get(old, old)) for old, ref in builder.buffers.items()}
+    renamed = {
+        old: replace(ref, name=outputs.get(old, old)) for old, ref in builder.buffers.items()
+    }
     steps = tuple(_renamed(step, outputs) for step in builder.steps)
     records, storage = plan_workspace(steps, list(renamed.values()), tuple(outputs.values()))
     return Plan(
@@ -132,15 +134,13 @@ def _renamed(step: Step, names: Mapping[str, str]) -> Step:
     return replace(step, args=tuple(names.get(a, a) for a in step.args))
 
 
-def merge_params(lowered: Mapping[str, Lowered]) -> tuple[ParamRecord, ...]:
+def merge_params(lowered: Iterable[Lowered]) -> tuple[ParamRecord, ...]:
     """The parameters of all phases, each once.
 
     One name means one array: phases that ask for it in different forms are a bug.
     """
     merged: dict[str, ParamRecord] = {}
-    for phase in lowered.values():
+    for phase in lowered:
         for param in phase.params:
             assert merged.setdefault(param.name, param) == param, f"two forms of {param.name}"
     return tuple(merged.values())
-
-

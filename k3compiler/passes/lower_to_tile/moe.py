@@ -16,11 +16,16 @@ def route_topk(plan: PlanBuilder, op: Any) -> None:
     logits, top_k = plan.ref(op.logits), op.top_k.value
     assert logits.whole, "the router's logits are a buffer of their own"
     dims = {
-        "experts": logits.width, "top_k": top_k, "block_experts": power_of_two(logits.width),
-        "block_choices": power_of_two(top_k), "renormalize": op.renormalize.value, "scale": op.scale.value,
+        "experts": logits.width,
+        "top_k": top_k,
+        "block_experts": power_of_two(logits.width),
+        "block_choices": power_of_two(top_k),
+        "renormalize": op.renormalize.value,
+        "scale": op.scale.value,
     }
     arguments = {
-        "logits": logits, "bias": plan.ref(op.bias),
+        "logits": logits,
+        "bias": plan.ref(op.bias),
         "ids": result(plan, op.ids, "expert_ids", logits.rows),
         "weights": result(plan, op.weights, "expert_weights", logits.rows),
     }
@@ -32,7 +37,9 @@ def sort(plan: PlanBuilder, op: Any) -> None:
     ids, experts, block_rows = plan.ref(op.ids), op.num_experts.value, op.block_rows.value
     top_k, first = ids.width, str(optional(op, "first_expert") or 0)
     count = f"{ids.rows}*{top_k}"
-    blocks = f"min({count}, cdiv({count}, {block_rows})+{experts})"  # a block holds at least one pair
+    blocks = (
+        f"min({count}, cdiv({count}, {block_rows})+{experts})"  # a block holds at least one pair
+    )
     counts = plan.workspace("counts", "i32", experts)
     starts = plan.workspace("starts", "i32", experts)
     pairs = plan.bind(op.pairs, plan.workspace("pairs", "i32", f"{blocks}*{block_rows}"))
@@ -40,16 +47,17 @@ def sort(plan: PlanBuilder, op: Any) -> None:
     used = plan.bind(op.num_blocks, plan.workspace("num_blocks", "i32", 1))
     choices, origin = power_of_two(top_k), origin_of(op)
     scanned = {"experts": experts, "top_k": top_k, "block_choices": choices}
+    plan.launch(origin, "moe_count", scanned, {"ids": ids, "counts": counts, "expert_first": first})
     plan.launch(
-        origin, "moe_count", scanned, {"ids": ids, "counts": counts, "expert_first": first}
-    )
-    plan.launch(
-        origin, "moe_offsets",
+        origin,
+        "moe_offsets",
         {"experts": experts, "block_rows": block_rows, "block_experts": power_of_two(experts)},
         {"counts": counts, "starts": starts, "block_expert": owners, "num_blocks": used},
     )
     plan.launch(
-        origin, "moe_scatter", {**scanned, "block_rows": block_rows},
+        origin,
+        "moe_scatter",
+        {**scanned, "block_rows": block_rows},
         {"ids": ids, "starts": starts, "pairs": pairs, "expert_first": first},
     )
 
@@ -61,15 +69,26 @@ def gate_up(plan: PlanBuilder, op: Any) -> None:
     is_situ = op.activation.value == "situ"
     h = result(plan, op.h, "hidden", pairs.rows)
     dims = {
-        "experts": experts, "inner": inner, "width": width, "top_k": op.top_k.value, "in_cols": x.width,
-        "in_offset": x.offset, "format": op.format.value, "activation": op.activation.value,
+        "experts": experts,
+        "inner": inner,
+        "width": width,
+        "top_k": op.top_k.value,
+        "in_cols": x.width,
+        "in_offset": x.offset,
+        "format": op.format.value,
+        "activation": op.activation.value,
         "beta": optional(op, "beta") if is_situ else None,
         "linear_beta": optional(op, "linear_beta") if is_situ else None,
-        "block_rows": op.block_rows.value, "dtype": h.dtype,
+        "block_rows": op.block_rows.value,
+        "dtype": h.dtype,
     }
     arguments = {
-        "x": x, "w1": w1, "w3": plan.ref(op.w3), "pairs": pairs,
-        "block_expert": plan.ref(op.block_expert), "h": h,
+        "x": x,
+        "w1": w1,
+        "w3": plan.ref(op.w3),
+        "pairs": pairs,
+        "block_expert": plan.ref(op.block_expert),
+        "h": h,
     } | _scales(plan, op, x_scale="x_scale", s1="s1", s3="s3")
     plan.launch(origin_of(op), "moe_gate_up", dims, arguments)
 
@@ -86,13 +105,23 @@ def down(plan: PlanBuilder, op: Any) -> None:
     top_k = weights.width
     y = result(plan, op.y, "expert_out", f"{weights.rows}*{top_k}")
     dims = {
-        "experts": experts, "inner": columns_of(op.x), "width": width, "top_k": top_k,
-        "format": op.format.value, "block_rows": op.block_rows.value,
-        "block_choices": power_of_two(top_k), "dtype": y.dtype, "out_dtype": y.dtype,
+        "experts": experts,
+        "inner": columns_of(op.x),
+        "width": width,
+        "top_k": top_k,
+        "format": op.format.value,
+        "block_rows": op.block_rows.value,
+        "block_choices": power_of_two(top_k),
+        "dtype": y.dtype,
+        "out_dtype": y.dtype,
     }
     arguments = {
-        "x": x, "w2": plan.ref(op.w2), "pairs": plan.ref(op.pairs),
-        "block_expert": plan.ref(op.block_expert), "weights": weights, "y": y,
+        "x": x,
+        "w2": plan.ref(op.w2),
+        "pairs": plan.ref(op.pairs),
+        "block_expert": plan.ref(op.block_expert),
+        "weights": weights,
+        "y": y,
     } | _scales(plan, op, x_scale="x_scale", s2="s2")
     plan.launch(origin_of(op), "moe_down", dims, arguments)
 
@@ -103,8 +132,14 @@ def combine(plan: PlanBuilder, op: Any) -> None:
     r = result(plan, op.r, "routed", ids.rows)
     block = power_of_two(r.width, at_most=2048 if eps is None else 1 << 20)
     dims = {
-        "experts": op.num_experts.value, "top_k": ids.width, "width": r.width, "block": block, "eps": eps,
-        "in_dtype": y.dtype, "dtype": r.dtype, "out_dtype": r.dtype,
+        "experts": op.num_experts.value,
+        "top_k": ids.width,
+        "width": r.width,
+        "block": block,
+        "eps": eps,
+        "in_dtype": y.dtype,
+        "dtype": r.dtype,
+        "out_dtype": r.dtype,
     }
     arguments: dict[str, Ref | str] = {"y": y, "ids": ids, "r": r, "expert_first": first}
     if op.norm_weight is not None:
@@ -116,12 +151,16 @@ def quantize(plan: PlanBuilder, op: Any) -> None:
     """Rows to MXFP8; the rows may be tokens or sorted pairs."""
     x, cols = plan.ref(op.x), columns_of(op.x)
     dims = {
-        "cols": cols, "block_cols": power_of_two(cols, at_most=512), "dtype": dtype_of(op.x),
-        "in_cols": x.width, "in_offset": x.offset,
+        "cols": cols,
+        "block_cols": power_of_two(cols, at_most=512),
+        "dtype": dtype_of(op.x),
+        "in_cols": x.width,
+        "in_offset": x.offset,
     }
     assert cols % MX_GROUP == 0
     arguments = {
-        "x": x, "values": result(plan, op.values, "quantized", x.rows),
+        "x": x,
+        "values": result(plan, op.values, "quantized", x.rows),
         "scale": result(plan, op.scale, "scale", x.rows),
     }
     plan.launch(origin_of(op), "mx_quantize", dims, arguments)

@@ -1,4 +1,8 @@
-"""States are values in the graph and one buffer in the plan: whoever reads the old value runs before it is overwritten."""
+"""Order of state updates.
+
+States are values in the graph and one buffer in the plan: whoever reads the old value runs before it is
+overwritten.
+"""
 
 from __future__ import annotations
 
@@ -31,5 +35,7 @@ def order_updates(function: Any) -> None:
         last = max(readers, key=lambda reader: position[reader], default=op.operation)
         if position[last] > position[op.operation]:
             users = [use.owner for value in op.operation.results for use in value.uses]
-            assert all(position[u] > position[last] for u in users), f"{op.operation.name} cannot wait"
+            assert all(position[u] > position[last] for u in users), (
+                f"{op.operation.name} cannot wait"
+            )
             op.operation.move_after(last)

@@ -32,12 +32,16 @@ def plan_workspace(
     for buffer in sorted((b for b in buffers if b.name in spans), key=lambda b: spans[b.name]):
         first, last = spans[buffer.name]
         if buffer.name in outputs:
-            records.append(BufferRecord(buffer.name, buffer.dtype, buffer.shape, "output", None, first, last))
+            records.append(
+                BufferRecord(buffer.name, buffer.dtype, buffer.shape, "output", None, first, last)
+            )
             continue
         block = _take(blocks, byte_size(buffer), first)
         block.free_from = last + 1
         records.append(
-            BufferRecord(buffer.name, buffer.dtype, buffer.shape, "workspace", block.id, first, last)
+            BufferRecord(
+                buffer.name, buffer.dtype, buffer.shape, "workspace", block.id, first, last
+            )
         )
     return tuple(records), tuple(StorageRecord(b.id, _bytes(b)) for b in blocks)
 

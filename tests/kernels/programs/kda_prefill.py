@@ -9,14 +9,40 @@ _SMALL = {"T": 150, "S": 3, "L": 1}
 _LONG = {"T": 330, "S": 2, "L": 1}
 
 PROGRAMS = [
-    ("kda_inputs", dict(_DIMS, **_ROWS, block_k=32, block_v=32, lower_bound=-5.0, dtype="f32"), _SMALL),
-    ("kda_inputs", dict(_DIMS, **_ROWS, block_k=32, block_v=32, lower_bound=None, dtype="bf16"), _SMALL),
-    ("kda_conv_state", dict(channels=136, block=64, conv_size=4, dtype="bf16", in_cols=178, qkv_offset=0),
-     {"T": 300, "S": 4, "L": 1}),
+    (
+        "kda_inputs",
+        dict(_DIMS, **_ROWS, block_k=32, block_v=32, lower_bound=-5.0, dtype="f32"),
+        _SMALL,
+    ),
+    (
+        "kda_inputs",
+        dict(_DIMS, **_ROWS, block_k=32, block_v=32, lower_bound=None, dtype="bf16"),
+        _SMALL,
+    ),
+    (
+        "kda_conv_state",
+        dict(channels=136, block=64, conv_size=4, dtype="bf16", in_cols=178, qkv_offset=0),
+        {"T": 300, "S": 4, "L": 1},
+    ),
     ("kda_prepare", dict(_DIMS, block_k=32, block_v=32, lower_bound=-5.0, **_EXACT), _SMALL),
-    ("kda_prepare", dict(_DIMS, block_k=16, block_v=16, lower_bound=None, **_EXACT), {"T": 70, "S": 2}),
-    ("kda_prepare", dict(_DIMS, block_k=32, block_v=32, lower_bound=-5.0, dtype="bf16", precision="tf32",
-                         inverse_precision="tf32"), _SMALL),
+    (
+        "kda_prepare",
+        dict(_DIMS, block_k=16, block_v=16, lower_bound=None, **_EXACT),
+        {"T": 70, "S": 2},
+    ),
+    (
+        "kda_prepare",
+        dict(
+            _DIMS,
+            block_k=32,
+            block_v=32,
+            lower_bound=-5.0,
+            dtype="bf16",
+            precision="tf32",
+            inverse_precision="tf32",
+        ),
+        _SMALL,
+    ),
     ("kda_segment_maps", dict(_DIMS, block_k=32, block_v=32, dtype="f32"), _LONG),
     ("kda_segment_maps", dict(_DIMS, block_k=32, block_v=32, dtype="bf16"), _LONG),
     ("kda_scan", dict(_DIMS, block_k=32, block_rows=16, dtype="f32", segmented=True), _LONG),

@@ -16,7 +16,9 @@ PROGRAMS = [
     ("mla_gather", dict(kv_lora=32, rope=4, page_tokens=8, dtype="bf16"), {"T": 5, "S": 2}),
     (
         "mla_prefill",
-        dict(heads=2, block_m=16, block_n=16, gate=True, g_cols=40, g_offset=5, dtype="f32", **_DIMS),
+        dict(
+            heads=2, block_m=16, block_n=16, gate=True, g_cols=40, g_offset=5, dtype="f32", **_DIMS
+        ),
         {"T": 40, "S": 3},
     ),
     (
@@ -29,8 +31,16 @@ PROGRAMS = [
         dict(heads=1, block_m=16, block_n=32, gate=False, dtype="f32", **_ODD),
         {"T": 1, "S": 1},
     ),
-    ("mla_decode", dict(nope=16, rope=8, kv_lora=24, split_tokens=32, dtype="f32", **_SPLIT), {"S": 3}),
-    ("mla_decode", dict(nope=20, rope=4, kv_lora=32, split_tokens=16, dtype="bf16", **_SPLIT), {"S": 2}),
+    (
+        "mla_decode",
+        dict(nope=16, rope=8, kv_lora=24, split_tokens=32, dtype="f32", **_SPLIT),
+        {"S": 3},
+    ),
+    (
+        "mla_decode",
+        dict(nope=20, rope=4, kv_lora=32, split_tokens=16, dtype="bf16", **_SPLIT),
+        {"S": 2},
+    ),
     ("mla_merge", dict(heads=3, kv_lora=24, split_tokens=32, dtype="f32"), {"S": 4}),
     ("mla_merge", dict(heads=2, kv_lora=32, split_tokens=16, dtype="bf16"), {"S": 3}),
 ]

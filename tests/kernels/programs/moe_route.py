@@ -1,10 +1,32 @@
 """Router and token sort, expert counts that are no powers of two."""
 
 PROGRAMS = [
-    ("moe_topk", dict(experts=112, top_k=6, block_tokens=2, block_experts=128, block_choices=8,
-                      renormalize=True, scale=1.0), {"T": 5}),
-    ("moe_topk", dict(experts=16, top_k=2, block_tokens=4, block_experts=16, block_choices=2,
-                      renormalize=False, scale=2.446), {"T": 6}),
+    (
+        "moe_topk",
+        dict(
+            experts=112,
+            top_k=6,
+            block_tokens=2,
+            block_experts=128,
+            block_choices=8,
+            renormalize=True,
+            scale=1.0,
+        ),
+        {"T": 5},
+    ),
+    (
+        "moe_topk",
+        dict(
+            experts=16,
+            top_k=2,
+            block_tokens=4,
+            block_experts=16,
+            block_choices=2,
+            renormalize=False,
+            scale=2.446,
+        ),
+        {"T": 6},
+    ),
 ]
 
 _SORT = dict(experts=6, top_k=3, block_tokens=4, block_choices=4)
@@ -12,5 +34,9 @@ PROGRAMS += [
     ("moe_count", _SORT, {"T": 13}),
     ("moe_offsets", dict(experts=6, block_rows=16, block_experts=8, block=4), {"T": 37}),
     ("moe_scatter", dict(_SORT, block_rows=16), {"T": 37}),
-    ("moe_scatter", dict(experts=24, top_k=8, block_tokens=8, block_choices=8, block_rows=16), {"T": 1}),
+    (
+        "moe_scatter",
+        dict(experts=24, top_k=8, block_tokens=8, block_choices=8, block_rows=16),
+        {"T": 1},
+    ),
 ]

@@ -1,4 +1,8 @@
 PROGRAMS = [
-    ("rms_norm", dict(cols=100, block=128, eps=1e-5, dtype="bf16", in_cols=130, in_offset=20), {"T": 5}),
+    (
+        "rms_norm",
+        dict(cols=100, block=128, eps=1e-5, dtype="bf16", in_cols=130, in_offset=20),
+        {"T": 5},
+    ),
     ("rms_norm", dict(cols=64, block=64, eps=1e-6, dtype="f32", in_cols=64, in_offset=0), {"T": 3}),
 ]
