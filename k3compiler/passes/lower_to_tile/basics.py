@@ -134,14 +134,14 @@ def gather_rows(plan: PlanBuilder, op: Any) -> None:
 def argmax(plan: PlanBuilder, op: Any) -> None:
     logits = plan.ref(op.logits)
     token = plan.bind(op.token, plan.workspace("next_token", "i32", logits.rows))
-    dims = {"vocab": logits.width, "block": power_of_two(logits.width, at_most=4096)}
+    dims = {"vocab": logits.width}
     plan.launch(origin_of(op), "argmax", dims, {"logits": logits, "next_token": token})
 
 
 def sample(plan: PlanBuilder, op: Any) -> None:
     logits = plan.ref(op.logits)
     token = plan.bind(op.token, plan.workspace("next_token", "i32", logits.rows))
-    dims = {"vocab": logits.width, "block": power_of_two(logits.width, at_most=4096)}
+    dims = {"vocab": logits.width}
     plan.launch(origin_of(op), "sample", dims, {"logits": logits, "next_token": token})
 
 

@@ -88,9 +88,14 @@ def conv_state(plan: PlanBuilder, op: Any) -> None:
 
 def prepare(plan: PlanBuilder, op: Any) -> None:
     heads, chunk = op.num_heads.value, op.chunk_tokens.value
-    dims = _head_dims(heads, columns_of(op.k), columns_of(op.v))
-    dims |= {"lower_bound": optional(op, "lower_bound"), "dtype": dtype_of(op.k)}
-    k_dim, v_dim = dims["k_dim"], dims["v_dim"]
+    k_dim, v_dim = columns_of(op.k) // heads, columns_of(op.v) // heads
+    dims = {
+        "heads": heads,
+        "k_dim": k_dim,
+        "v_dim": v_dim,
+        "lower_bound": optional(op, "lower_bound"),
+        "dtype": dtype_of(op.k),
+    }
     chunked = ("NC", heads, chunk)
     arguments = {name: plan.ref(getattr(op, name)) for name in ("q", "k", "v", "g", "beta")} | {
         "w": result(plan, op.w, "w", *chunked, k_dim),
