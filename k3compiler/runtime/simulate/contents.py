@@ -55,6 +55,10 @@ def _check_rows(sim: Simulation) -> None:
         tokens = np.concatenate([job.prompt, sim.scheduler.outputs(row)])[:context]
         words = model.words_of(tokens, 0, job.namespace[1], job.media)
         _same(device.cells_of(row, context), model.cells_of(words, 0), f"cells of {job.name}")
+        if sim.scheduler.limits.width == 1:  # rejected drafts leave dead cells behind
+            room = int(cache.rows.num_pages[row]) * cache.shape.page_tokens
+            tail = device.cells_of(row, room)[context:]
+            _same(tail, np.zeros_like(tail), f"cells past the end of {job.name}")
         if context:
             found = device.state_of(int(cache.rows.slot[row]))
             assert found == model.advance(0, words), f"state of {job.name} is wrong"

@@ -46,15 +46,10 @@ class Simulation:
         self.scheduler = ContinuousScheduler(self.cache, config.limits, config.keep, self.emit)
         self.device = FakeDevice(self.cache)
         self.step_index = 0
-        self._requests = {r.id: r for r in requests}
+        self._requests: dict[str, TraceRequest] = {}
         self._followers: dict[str, list[str]] = {}
         self._arrivals: list[tuple[int, int, str]] = []
-        self._place = {r.id: i for i, r in enumerate(requests)}
-        for request in requests:
-            if request.after is None:
-                self._arrive_at(request.id, request.arrival_step)
-            else:
-                self._followers.setdefault(request.after, []).append(request.id)
+        self._place: dict[str, int] = {}
         self.jobs: dict[str, Job] = {}
         self._aborts: list[tuple[int, str]] = []
         self._verified: dict[str, int] = {}
@@ -65,6 +60,17 @@ class Simulation:
         self._counts: dict[str, int] = {}
         self._peaks = {"peak_mla_bytes": 0, "peak_state_bytes": 0, "waste_bytes": 0}
         self._max_running = 0
+        for request in requests:
+            self.add(request)
+
+    def add(self, request: TraceRequest) -> None:
+        """One more request; its ``after``, if any, names one that was added and has not ended."""
+        self._requests[request.id] = request
+        self._place[request.id] = len(self._place)
+        if request.after is None:
+            self._arrive_at(request.id, request.arrival_step)
+        else:
+            self._followers.setdefault(request.after, []).append(request.id)
 
     # -- events
 
