@@ -78,6 +78,6 @@ def run_k3c(
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
         **options,
     )
