@@ -53,6 +53,7 @@ class Options:
     max_seconds: float = 1e9
     save_every: int = 10**9
     is_smoke: bool = False
+    profile: bool = False
     compile: bool = True
     graph: bool = True
     stop_at: int | None = None
@@ -220,6 +221,26 @@ class StepRunner:
         self._graph = graph
 
 
+def profile(trainer: Trainer) -> None:
+    """Print where the time of three (uncaptured) steps goes, after three to warm up."""
+    o = trainer.options
+    windows = Windows(trainer.tokens, o.short, o.seed + 1)
+    count = o.batch_tokens // o.short
+    for n in range(3):
+        trainer.train_step(windows.batch(n * count, count))
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    if trainer.device.type == "cuda":
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=kinds) as profiler:
+        for n in range(3):
+            trainer.train_step(windows.batch(n * count, count))
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize()
+    key = "self_cuda_time_total" if trainer.device.type == "cuda" else "self_cpu_time_total"
+    table = profiler.key_averages().table(sort_by=key, row_limit=45, max_name_column_width=70)
+    print("\n".join(line[:72] + line[-110:] for line in table.splitlines()), flush=True)
+
+
 @torch.no_grad()
 def evaluate(trainer: Trainer, stem: str, length: int, max_windows: int) -> dict[str, Any]:
     """Loss per token, bits per byte and loss by position on held-out shards."""
@@ -261,6 +282,7 @@ def parse_options() -> Options:
     parser.add_argument("--save-every", type=int, default=10**9)
     parser.add_argument("--stop-at", type=int, default=None)
     parser.add_argument("--smoke", dest="is_smoke", action="store_true")
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--no-graph", dest="graph", action="store_false")
     values = vars(parser.parse_args())
@@ -276,6 +298,9 @@ def main(options: Options) -> dict[str, Any]:
     print(
         f"{len(trainer.tokens) / 1e6:.1f}M tokens, resumed {resumed} at {trainer.step}", flush=True
     )
+    if options.profile:
+        profile(trainer)
+        return {}
     is_done = trainer.run()
     trainer.save()
     metrics: dict[str, Any] = {
