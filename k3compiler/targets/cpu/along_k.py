@@ -27,7 +27,22 @@ class Factor:
     scales: Slot | None = None
 
     def end(self, s: State) -> str:
+        """Rows that are not zero."""
         return self.view.valid.rows or s.w.i64(self.rows)
+
+    def columns(self, s: State) -> str | None:
+        """Elements of a row past which all are zero."""
+        end = self.view.valid.columns
+        return end if end is None or self.scales is None else s.w.mul(end, s.w.i64(2))
+
+
+def smallest(s: State, extent: int, *ends: str | None) -> str:
+    """The smallest of an extent and optional ends (i64)."""
+    whole = result = s.w.i64(extent)
+    for end in ends:
+        if end is not None:
+            result = end if result == whole else s.w.emit(f"arith.minsi {result}, {end} : i64")
+    return result
 
 
 def along_k(s: State, left: Factor, right: Factor, out: Slot, inner: int) -> None:
@@ -39,12 +54,13 @@ def along_k(s: State, left: Factor, right: Factor, out: Slot, inner: int) -> Non
     few, many, steps = left, right, (w.i64(right.rows), w.i64(1))
     if left.rows > right.rows:
         few, many, steps = right, left, (w.i64(1), w.i64(right.rows))
+    depth = smallest(s, inner, few.view.valid.columns, many.columns(s))
     nothing = w.emit("llvm.mlir.zero : !llvm.ptr") if many.scales is None else many.scales.pointer
     arguments = [
         (few.view.pointer, "!llvm.ptr"), (few.view.stride, "i64"),
         (many.view.pointer, "!llvm.ptr"), (many.view.stride, "i64"), (nothing, "!llvm.ptr"),
         (out.pointer, "!llvm.ptr"), (steps[0], "i64"), (steps[1], "i64"),
-        (few.end(s), "i64"), (many.end(s), "i64"), (w.i64(inner), "i64"),
+        (few.end(s), "i64"), (many.end(s), "i64"), (depth, "i64"), (w.i64(inner // GROUP), "i64"),
     ]  # fmt: skip
     dtype, width = many.view.dtype, min(inner, LANES)
     # what stays in registers: sums of (few, many) rows; decoding nibbles is shared by the few
@@ -69,7 +85,7 @@ class _AlongK:
     def __init__(
         self, s: State, dtype: str, width: int, is_few_left: bool, few: str, few_stride: str,
         many: str, many_stride: str, scales: str, out: str, few_step: str, many_step: str,
-        few_end: str, many_end: str, inner: str,
+        few_end: str, many_end: str, depth: str, groups: str,
     ) -> None:  # fmt: skip
         self.s, self.w, self.dtype, self.width = s, s.w, dtype, width
         self.lanes, self.element = Lanes(s.w, width), memory_element(dtype)
@@ -80,7 +96,7 @@ class _AlongK:
             many_end,
             many_step,
         )
-        self.scales, self.out, self.inner = scales, Slot(out, 0), inner
+        self.scales, self.out, self.depth, self.groups = scales, Slot(out, 0), depth, groups
         self.is_few_left = is_few_left
 
     def run(self, block: tuple[int, int], rests: tuple[bool, bool]) -> None:
@@ -113,7 +129,7 @@ class _AlongK:
         b_rows = [w.address(self.many, w.mul(n, self.many_stride), self.element) for n in many]
         zero, is_nibbles = w.constant("0.0", kind), self.dtype == "i8"
         step = w.i64(GROUP if is_nibbles else self.width)
-        with w.loop(w.i64(0), self.inner, step, carry=[(zero, kind)] * (len(few) * len(many))) as k:
+        with w.loop(w.i64(0), self.depth, step, carry=[(zero, kind)] * (len(few) * len(many))) as k:
             body = self._nibble_step if is_nibbles else self._step
             w.carry_on(k, body(k.index, a_rows, b_rows, many, k.carried))
         self._add_sums(few, many, k.results)
@@ -152,12 +168,11 @@ class _AlongK:
         w, n = self.w, self.lanes
         half = w.emit(f"arith.shrui {k}, {w.i64(1)} : i64")
         group = w.emit(f"arith.shrui {k}, {w.i64(5)} : i64")
-        groups = w.emit(f"arith.shrui {self.inner}, {w.i64(5)} : i64")
         b: list[tuple[str, str, str]] = []
         for row, number in zip(b_rows, many, strict=True):
             low, high = nibbles(self.s, w.address(row, half, "i8"))
             factor = w.load(
-                w.address(self.scales, w.add(w.mul(number, groups), group), "f32"), "f32", 4
+                w.address(self.scales, w.add(w.mul(number, self.groups), group), "f32"), "f32", 4
             )
             b.append((low, high, w.emit(f"vector.broadcast {factor} : f32 to {n.f32}")))
         done, totals = list[str](), iter(sums)

@@ -6,10 +6,10 @@ the same bits in whatever company it comes.
 
 from __future__ import annotations
 
-from k3compiler.targets.cpu.along_k import FEW_ROWS, Factor, along_k
+from k3compiler.targets.cpu.along_k import FEW_ROWS, Factor, along_k, smallest
 from k3compiler.targets.cpu.evaluate import LANES, load_slot, store_slot
 from k3compiler.targets.cpu.graph import Op, Value
-from k3compiler.targets.cpu.nests import transpose
+from k3compiler.targets.cpu.nests import transpose, transpose_block
 from k3compiler.targets.cpu.state import Slot, State
 from k3compiler.targets.cpu.text import vector
 from k3compiler.targets.cpu.views import View, release, view
@@ -26,15 +26,6 @@ def untransposed(s: State, value: Value) -> tuple[Value, bool]:
     return value, is_transposed
 
 
-def smaller(s: State, extent: int, *ends: str | None) -> str:
-    """The smallest of an extent and optional ends."""
-    whole = result = s.w.i64(extent)
-    for end in ends:
-        if end is not None:
-            result = end if result == whole else s.w.emit(f"arith.minsi {result}, {end} : i64")
-    return result
-
-
 def dot(s: State, op: Op, out: Slot) -> None:
     """``tile.dot``; ``out`` holds the accumulator and receives the result."""
     (a, a_turned), (b, b_turned) = (untransposed(s, v) for v in op.operands[:2])
@@ -42,13 +33,14 @@ def dot(s: State, op: Op, out: Slot) -> None:
     (m, n), inner = op.result.shape, op.operands[0].shape[1]
     if b_turned and not a_turned and is_skinny(m, n, inner):
         a_kinds, b_kinds = (_F32, _PACKED) if m <= n else (_PACKED, _F32)
-        left = view(s, a, a_kinds, trims_rows=True, rounds=rounds)
-        right = view(s, b, b_kinds, trims_rows=True, rounds=rounds)
+        left = view(s, a, a_kinds, trims_rows=True, column_step=LANES, rounds=rounds)
+        right = view(s, b, b_kinds, trims_rows=True, column_step=LANES, rounds=rounds)
         along_k(s, Factor(left, m), Factor(right, n), out, inner)
         release(s, left, right)
         return
-    left = view(s, a, _F32, trims_rows=True, rounds=rounds)
-    right = view(s, b, _F32, trims_rows=not b_turned, rounds=rounds)
+    left = view(s, a, _F32, trims_rows=True, column_step=1, rounds=rounds)
+    step = transpose_block(s, b.shape, "f32") if b_turned else None
+    right = view(s, b, _F32, trims_rows=not b_turned, column_step=step, rounds=rounds)
     blocked(s, left, right, out, (m, n, inner), a_turned=a_turned, b_turned=b_turned)
 
 
@@ -82,9 +74,9 @@ def blocked(
         else (right.valid.rows, right.valid.columns)
     )
     rows, columns, depth = (
-        smaller(s, m, ends[0]),
-        smaller(s, n, others[1]),
-        smaller(s, inner, ends[1], others[0]),
+        smallest(s, m, ends[0]),
+        smallest(s, n, others[1]),
+        smallest(s, inner, ends[1], others[0]),
     )
     if b_turned:
         packed = s.allocate(inner * n)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 
 from k3compiler.targets.cpu.arithmetic import literal
 from k3compiler.targets.cpu.formats import BYTES, Lanes
@@ -17,13 +18,17 @@ from k3compiler.targets.cpu.text import vector
 
 @dataclass(slots=True)
 class Axis:
-    """One tile dim in memory: offsets ``low <= i < high`` are inside (None: no check needed)."""
+    """One tile dim in memory: offsets ``low <= i < high`` are inside (None: no check needed).
+
+    ``divisor`` divides ``high``.
+    """
 
     extent: int
     start: str
     stride: str
     low: str | None
     high: str | None
+    divisor: int = 1
 
 
 @dataclass(slots=True)
@@ -85,15 +90,17 @@ def _axis(s: State, access: Access, shape: tuple[int, ...], axis: int, strides: 
     first, last = s.ranges.of(index)
     is_gathered = axis == 0 and access.rows is not None
     end, ends = s.extent(extent), [s.ranges.extent(extent)[0]]
+    divisor = gcd(s.ranges.divisor(extent), s.ranges.divisor(index))
     if access.limits:
         limit = access.limits[axis]
         end = w.emit(f"arith.minsi {end}, {s.wide(limit)} : i64")
         ends.append(s.ranges.of(limit)[0])
+        divisor = gcd(divisor, s.ranges.divisor(limit))
     if is_gathered:
         return Axis(size, start, strides[dim], None, end)
     fits = last + size <= min(ends)
     low = None if first >= 0 else w.sub(w.i64(0), start)
-    return Axis(size, start, strides[dim], low, None if fits else w.sub(end, start))
+    return Axis(size, start, strides[dim], low, None if fits else w.sub(end, start), divisor)
 
 
 # -- lanes ---------------------------------------------------------------------------------------

@@ -351,6 +351,11 @@ def transpose_lanes(s: State, rows: list[str], element: str) -> list[str]:
     return rows
 
 
+def transpose_block(s: State, shape: tuple[int, ...], dtype: str) -> int:
+    """Rows and columns that :func:`transpose` moves at a time."""
+    return min(*shape, (16 if s.has_avx512 else 8) if BYTES[dtype] == 4 else 1)
+
+
 def transpose(
     s: State,
     pointer: str,
@@ -366,7 +371,7 @@ def transpose(
     """
     m, n = shape
     size, element = BYTES[target.dtype], target.element
-    block = min(m, n, (16 if s.has_avx512 else 8) if size == 4 else 1)
+    block = transpose_block(s, shape, target.dtype)
 
     def build(names: list[str]) -> None:
         source, step, out, rows, last = names

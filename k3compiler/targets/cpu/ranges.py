@@ -5,6 +5,8 @@ Arithmetic is taken not to overflow; division and remainder are of non-negative 
 
 from __future__ import annotations
 
+from math import gcd
+
 from k3compiler.targets.cpu.graph import Buffer, Program, Value
 
 LIMIT = 2**31 - 1
@@ -32,6 +34,26 @@ class Ranges:
 
     def extent(self, extent: int | Value) -> Interval:
         return (extent, extent) if isinstance(extent, int) else self.of(extent)
+
+    def divisor(self, value: int | Value) -> int:
+        """A number that divides ``value`` (0 only for 0)."""
+        if isinstance(value, int):
+            return abs(value)
+        op = value.op
+        if op is None:
+            return 1
+        match op.name:
+            case "arith.constant":
+                return abs(int(op.attributes["value"]))
+            case "arith.addi" | "arith.subi" | "arith.minsi" | "arith.maxsi":
+                return gcd(*(self.divisor(v) for v in op.operands))
+            case "arith.muli":
+                a, b = (self.divisor(v) for v in op.operands)
+                return a * b
+            case "scf.for" if op.arguments and value is op.arguments[0]:
+                return gcd(self.divisor(op.operands[0]), self.divisor(op.operands[2]))
+            case _:
+                return 1
 
     def _compute(self, value: Value) -> Interval:
         op = value.op

@@ -31,7 +31,11 @@ def dot_scaled(s: State, op: Op, out: Slot) -> None:
     small = few.decoded(trims_rows=True)
     if many.form == "e2m1":
         small = _regrouped(s, small, few.rows, inner)
-        large = Factor(view(s, many.value, ("i8",), trims_rows=True), many.rows, many.scales())
+        large = Factor(
+            view(s, many.value, ("i8",), trims_rows=True, column_step=GROUP // 2),
+            many.rows,
+            many.scales(),
+        )
     else:
         large = Factor(many.decoded(trims_rows=True), many.rows)
     left, right = (Factor(small, few.rows), large) if m <= n else (large, Factor(small, few.rows))

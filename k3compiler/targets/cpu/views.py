@@ -61,11 +61,18 @@ def _valid(s: State, region: Region) -> Valid:
 
 
 def view(
-    s: State, value: Value, dtypes: tuple[str, ...], *, trims_rows: bool, rounds: bool = False
+    s: State,
+    value: Value,
+    dtypes: tuple[str, ...],
+    *,
+    trims_rows: bool,
+    column_step: int | None = None,
+    rounds: bool = False,
 ) -> View:
     """``value`` as rows in memory, of one of ``dtypes`` (the first is what others are converted to).
 
-    ``trims_rows`` promises that no row past ``valid.rows`` is read. ``rounds`` rounds f32 to bf16 first.
+    ``trims_rows`` promises that no row past ``valid.rows`` is read, ``column_step`` that columns are read in such
+    steps only as long as they start before ``valid.columns``. ``rounds`` rounds f32 to bf16 first.
     """
     rounds = rounds and value.dtype == "f32"
     valid = valid_of(s, value)
@@ -75,7 +82,7 @@ def view(
         return View(slot.pointer, columns, slot.dtype, valid)
     op = _direct_load(s, value, dtypes)
     if op is not None and not rounds:
-        return _direct(s, op, value, valid, trims_rows)
+        return _direct(s, op, value, valid, trims_rows, column_step)
     slot = s.allocate(value.size, dtypes[0])
     _fill(s, value, slot, dtypes[0], valid.rows if trims_rows else None, rounds)
     return View(slot.pointer, columns, dtypes[0], valid, slot)
@@ -106,13 +113,16 @@ def _direct_load(s: State, value: Value, dtypes: tuple[str, ...]) -> Op | None:
     return None if is_strided(op.access, op.result.shape) else op
 
 
-def _direct(s: State, op: Op, value: Value, valid: Valid, trims_rows: bool) -> View:
+def _direct(
+    s: State, op: Op, value: Value, valid: Valid, trims_rows: bool, column_step: int | None
+) -> View:
     assert op.access is not None
     w, dtype = s.w, op.result.dtype
     region = locate(s, op.access, value.shape)
     stride, columns = region.row.stride, w.i64(value.shape[1])
     conditions: list[str] = []
-    for axis, is_exact in ((region.row, trims_rows), (region.column, False)):
+    is_stepped = column_step is not None and region.column.divisor % column_step == 0
+    for axis, is_exact in ((region.row, trims_rows), (region.column, is_stepped)):
         if axis.low is not None:
             conditions.append(w.emit(f"arith.cmpi sle, {axis.low}, {w.i64(0)} : i64"))
         if axis.high is not None and not (is_exact and op.access.other == 0 and axis.low is None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import mmap
 import pkgutil
@@ -18,6 +17,7 @@ from k3compiler.package.expr import compile_exprs
 from k3compiler.targets.cpu.kernels import CpuKernels, host_level
 from k3compiler.targets.cpu.library import Level
 from tests.kernels import programs
+from tests.targets.cpu.guard_pages import guarded, unguard
 
 pytestmark = pytest.mark.t1
 
@@ -29,34 +29,6 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, int]]] = [
 # every other row on AVX2, where this machine also has AVX-512
 RUNS = [(*row, "x86-64-v3" if i % 2 else host_level()) for i, row in enumerate(ROWS)]
 IDS = [f"{family}-{i}" for i, (family, _, _) in enumerate(ROWS)]
-
-
-def _guarded(array: np.ndarray, mappings: list[mmap.mmap]) -> np.ndarray:
-    """A copy of ``array`` that ends where an unreadable page starts."""
-    size = max(array.nbytes, 1)
-    whole = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-    mapping = mmap.mmap(-1, whole + 2 * mmap.PAGESIZE)
-    mappings.append(mapping)
-    mapping.write(b"\xa5" * len(mapping))
-    start = np.frombuffer(mapping, np.uint8).ctypes.data
-    protect = ctypes.CDLL(None, use_errno=True).mprotect
-    protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for page in (start, start + mmap.PAGESIZE + whole):
-        assert protect(page, mmap.PAGESIZE, 0) == 0
-    first = mmap.PAGESIZE + whole - array.nbytes
-    view = (
-        np.frombuffer(mapping, np.uint8, array.nbytes, first).view(array.dtype).reshape(array.shape)
-    )
-    view[...] = array
-    return view
-
-
-def _unguard(mappings: list[mmap.mmap]) -> None:
-    protect = ctypes.CDLL(None).mprotect
-    protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for mapping in mappings:
-        start = np.frombuffer(mapping, np.uint8).ctypes.data
-        protect(start, len(mapping), 3)
 
 
 def _grid(info: ProgramInfo, case: Case) -> tuple[int, ...]:
@@ -73,12 +45,12 @@ def test_kernel_on_the_cpu_agrees_and_stays_inside(
     case = make_case(family, params, np.random.default_rng(len(family)), sizes)
     grid, mappings = _grid(info, case), list[mmap.mmap]()
     arguments = {
-        name: _guarded(np.ascontiguousarray(v), mappings) if isinstance(v, np.ndarray) else v
+        name: guarded(np.ascontiguousarray(v), mappings) if isinstance(v, np.ndarray) else v
         for name, v in case.arguments.items()
     }
     kernels.run("k", arguments, grid, threads=2, grain=1)
     results = {n: v.copy() for n, v in arguments.items() if isinstance(v, np.ndarray)}
-    _unguard(mappings)
+    unguard(mappings)
     for mapping, array in zip(mappings, results.values(), strict=True):
         before = np.frombuffer(mapping, np.uint8)[: len(mapping) - mmap.PAGESIZE - array.nbytes]
         assert (before == 0xA5).all(), "wrote before a buffer"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from k3compiler.dialects.tile.values import dot, dot_scaled, exp, exp2, log, rsq
 from k3compiler.ir.bindings import ir
 from k3compiler.targets.cpu.kernels import CpuKernels, host_level
 from k3compiler.targets.cpu.library import LEVELS, Level
+from tests.targets.cpu.guard_pages import guarded, unguard
 
 pytestmark = pytest.mark.t1
 
@@ -145,15 +147,12 @@ def test_every_nibble_and_every_scale(level: Level, m: int, n: int) -> None:
     assert np.isnan(y[:, 3]).all() and not np.isnan(y[:, 4]).any()
 
 
-COLUMNS = 300
-
-
-def _linear(m: int, n: int, k: int, *, turned: bool) -> Callable[[Program], None]:
+def _linear(m: int, n: int, k: int, *, columns: int, turned: bool) -> Callable[[Program], None]:
     def body(p: Program) -> None:
-        x, w = p.buffer("x", "f32", ("T", COLUMNS)), p.buffer("w", "f32", (n, COLUMNS))
+        x, w = p.buffer("x", "f32", ("T", columns)), p.buffer("w", "f32", (n, columns))
         y = p.buffer("y", "f32", ("T", n), "w")
         t = p.program_id(0) * m
-        with p.loop(0, COLUMNS, k, carry=[p.zeros((n, m) if turned else (m, n))]) as (i, (acc,)):
+        with p.loop(0, columns, k, carry=[p.zeros((n, m) if turned else (m, n))]) as (i, (acc,)):
             a, b = x.load((t, i), (m, k)), w.load((0, i), (n, k))
             p.yield_(dot(b, a.T, acc) if turned else dot(a, b.T, acc))
         (acc,) = p.results()
@@ -164,6 +163,7 @@ def _linear(m: int, n: int, k: int, *, turned: bool) -> Callable[[Program], None
 
 
 @pytest.mark.parametrize("level", HOST_LEVELS)
+@pytest.mark.parametrize("columns", [300, 304])  # 304: whole lanes, read in place at the edge
 @pytest.mark.parametrize(
     ("m", "k", "turned"),
     [
@@ -175,29 +175,33 @@ def _linear(m: int, n: int, k: int, *, turned: bool) -> Callable[[Program], None
         (64, 64, True),
     ],
 )
-def test_a_row_has_the_same_bits_in_any_company(level: Level, m: int, k: int, turned: bool) -> None:
-    n, kernels = 32, _kernel(level, _linear(m, 32, k, turned=turned))
-    rng = np.random.default_rng(3)
-    x, w = (rng.standard_normal((r, COLUMNS)).astype(np.float32) for r in (70, n))
+def test_a_row_has_the_same_bits_in_any_company(
+    level: Level, m: int, k: int, turned: bool, columns: int
+) -> None:
+    n, kernels = 32, _kernel(level, _linear(m, 32, k, columns=columns, turned=turned))
+    rng, mappings = np.random.default_rng(3), list[mmap.mmap]()
+    x, w = (rng.standard_normal((r, columns)).astype(np.float32) for r in (70, n))
+    edge = guarded(w, mappings)
     together = np.zeros((70, n), np.float32)
-    kernels.run("k", {"x": x, "w": w, "y": together}, (-(-70 // m), 1, 1))
+    kernels.run("k", {"x": guarded(x, mappings), "w": edge, "y": together}, (-(-70 // m), 1, 1))
     np.testing.assert_allclose(together, x.astype(np.float64) @ w.T.astype(np.float64), atol=1e-4)
     for first, count in ((0, 1), (3, 5), (9, 61), (69, 1)):
         alone = np.zeros((count, n), np.float32)
-        part = np.ascontiguousarray(x[first : first + count])
-        kernels.run("k", {"x": part, "w": w, "y": alone}, (-(-count // m), 1, 1))
+        part = guarded(x[first : first + count], mappings)
+        kernels.run("k", {"x": part, "w": edge, "y": alone}, (-(-count // m), 1, 1))
         np.testing.assert_array_equal(alone, together[first : first + count])
+    unguard(mappings)
 
 
 def test_levels_agree_to_the_bit() -> None:
     if len(HOST_LEVELS) < 2:
         pytest.skip("this machine runs one level only")
     rng = np.random.default_rng(4)
-    x, w = (rng.standard_normal((r, COLUMNS)).astype(np.float32) for r in (13, 32))
+    x, w = (rng.standard_normal((r, 304)).astype(np.float32) for r in (13, 32))
     results: list[bytes] = []
     for level in HOST_LEVELS:
         y = np.zeros((13, 32), np.float32)
-        _kernel(level, _linear(8, 32, 128, turned=False)).run(
+        _kernel(level, _linear(8, 32, 128, columns=304, turned=False)).run(
             "k", {"x": x, "w": w, "y": y}, (2, 1, 1)
         )
         results.append(y.tobytes())
