@@ -7,7 +7,7 @@ JOBS   ?= 2
 EXPECT ?= t0,t1,t2
 EXTRAS ?= compile,dev,oracle
 OUT    ?= out
-PROMPT ?= "The moon is"
+PROMPT ?= The moon is
 
 .PHONY: help venv demo test test-quick check docs nightly clean
 .DEFAULT_GOAL := help
@@ -28,13 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)   ## compile examples/k3-nano for the CPU, generate text, cross-build for gb300 and mi355x
-	$(BIN)/k3c compile examples/k3-nano --target cpu --out $(OUT)/demo/cpu
-	$(BIN)/k3c generate $(OUT)/demo/cpu --weights examples/k3-nano --prompt $(PROMPT) --max-tokens 32
-	$(BIN)/k3c compile examples/k3-nano --target gb300 --out $(OUT)/demo/gb300
-	$(BIN)/k3c compile examples/k3-nano --target mi355x --out $(OUT)/demo/mi355x
-	$(BIN)/k3c inspect $(OUT)/demo/cpu --html $(OUT)/demo/cpu.html
-	$(BIN)/k3c inspect $(OUT)/demo/gb300 --html $(OUT)/demo/gb300.html
-	$(BIN)/k3c inspect $(OUT)/demo/mi355x --html $(OUT)/demo/mi355x.html
+	@K3C=$(BIN)/k3c OUT=$(OUT)/demo PROMPT='$(PROMPT)' sh examples/demo.sh
 
 test: $(STAMP)   ## every test that this machine can run
 	$(BIN)/python -m pytest -n $(JOBS) --expect $(EXPECT) $(ARGS)

@@ -245,6 +245,17 @@ def test_inspect_prints_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert rows.count(["embed", "k3.embed"]) == 2 and rows.count(["head", "k3.head"]) == 2
 
 
+def test_inspect_in_brief(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k3compiler.cli.inspect.BRIEF_ROWS", 1)
+    samples.write_sample(tmp_path / "pkg")
+    assert k3c("inspect", str(tmp_path / "pkg"), "--brief") == 0
+    text = capsys.readouterr().out
+    assert "embed" in text and "head" not in text and text.count("and 1 more kernels") == 2
+    assert "floor" not in text and "launches" in text
+
+
 def test_inspect_as_json_and_html(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     samples.write_sample(tmp_path / "pkg")
     page = tmp_path / "page.html"

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 PHASES = ("prefill", "decode")  # in the order of use, not of the manifest's keys
+BRIEF_ROWS = 8
+BRIEF_HEADS = ("kernel", "launches", "registers", "shared", "spills", "matrix instructions")
 
 
 def inspect_command(
@@ -27,6 +29,12 @@ def inspect_command(
         Path | None, typer.Option(help="Write the tables of kernels to this file.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    brief: Annotated[
+        bool,
+        typer.Option(
+            "--brief", help="Only the kernels that move the most bytes in a step, in fewer columns."
+        ),
+    ] = False,
     tokens: Annotated[int, typer.Option(min=1, help="New tokens of the prefill point.")] = 512,
     seqs: Annotated[int, typer.Option(min=1, help="Sequences in the step.")] = 1,
     context: Annotated[int, typer.Option(min=0, help="Cached tokens per sequence.")] = 1024,
@@ -53,7 +61,7 @@ def inspect_command(
         return
     _print_facts(opened)
     for phase, plan in opened.plans.items():
-        _print_phase(opened, phase, points[phase])
+        _print_phase(opened, phase, points[phase], brief=brief)
         _print_other_steps(plan.steps)
     if html is not None:
         print(f"report: {html}")
@@ -72,7 +80,7 @@ def _print_facts(package: Package) -> None:
     )
 
 
-def _print_phase(package: Package, phase: str, point: Point) -> None:
+def _print_phase(package: Package, phase: str, point: Point, *, brief: bool) -> None:
     from k3compiler.cli.tables import Column, print_table
     from k3compiler.package.summary import (
         KERNEL_HEADS,
@@ -85,14 +93,25 @@ def _print_phase(package: Package, phase: str, point: Point) -> None:
 
     plan = package.plans[phase]
     workspace = storage_bytes(plan, plan_symbols(package.manifest, plan, point))
-    columns = [Column(title, right=is_number) for title, is_number in KERNEL_HEADS]
-    rows = [row_cells(row) for row in kernel_rows(package.manifest, plan, point)]
+    rows = kernel_rows(package.manifest, plan, point)
+    shown = _largest(rows) if brief else rows
+    titles = [title for title, _ in KERNEL_HEADS]
+    picked = [i for i, title in enumerate(titles) if not brief or title in BRIEF_HEADS]
     print_table(
         f"{phase}: {len(plan.steps)} steps, workspace {format_count(workspace, 'B')}, at "
         f"{point.tokens} tokens, {point.seqs} sequences, {point.context} of context",
-        columns,
-        rows,
+        [Column(titles[i], right=KERNEL_HEADS[i][1]) for i in picked],
+        [[row_cells(row)[i] for i in picked] for row in shown],
     )
+    if len(shown) < len(rows):
+        print(f"  and {len(rows) - len(shown)} more kernels")
+
+
+def _largest(rows: list[KernelRow]) -> list[KernelRow]:
+    """The rows with the most bytes over all their launches, in the order of the plan."""
+    by_bytes = sorted(rows, key=lambda row: -(row.floor_bytes or 0) * row.num_launches)
+    kept = {row.symbol for row in by_bytes[:BRIEF_ROWS]}
+    return [row for row in rows if row.symbol in kept]
 
 
 def _print_other_steps(steps: tuple[Any, ...]) -> None:

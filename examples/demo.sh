@@ -1,0 +1,34 @@
+#!/bin/sh
+# The whole path on the small example checkpoint; `make demo` runs it.
+# Needs k3c with the extra [compile], no GPU. Environment: K3C, OUT, PROMPT.
+set -eu
+cd "$(dirname "$0")/.."
+K3C=${K3C:-k3c} OUT=${OUT:-out/demo} PROMPT=${PROMPT:-The moon is}
+MODEL=examples/k3-nano
+
+run() {  # shows a command, then runs it
+    printf '\n$ k3c'
+    for word; do
+        case $word in *' '*) printf " '%s'" "$word" ;; *) printf ' %s' "$word" ;; esac
+    done
+    printf '\n'
+    "$K3C" "$@"
+}
+
+echo "== Compile a checkpoint for this CPU, check every kernel against the reference, generate"
+run compile $MODEL --target cpu --out "$OUT/cpu"
+"$K3C" verify "$OUT/cpu" --json > "$OUT/cpu-verify.json"
+echo "k3c verify $OUT/cpu: every kernel agrees with the reference ($OUT/cpu-verify.json)"
+run generate "$OUT/cpu" --weights $MODEL --prompt "$PROMPT" --max-tokens 32
+echo "(the example's weights are random, so its text is noise; it is the reference's own noise, token for token)"
+
+echo
+echo "== Build the same checkpoint for chips that are not here"
+run compile $MODEL --target gb300 --out "$OUT/gb300"
+run compile $MODEL --target mi355x --out "$OUT/mi355x"
+
+echo
+echo "== Look at what came out"
+for target in cpu gb300 mi355x; do
+    run inspect "$OUT/$target" --brief --html "$OUT/$target.html"
+done
