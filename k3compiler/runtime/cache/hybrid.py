@@ -131,9 +131,22 @@ class HybridCache:
     def _make_room(self, slots: int, pages: int) -> bool:
         """Evict, then drop rolled states, until they fit."""
         while not self._fits_now(slots, pages):
-            if not self._evict_one(self._lacking(slots, pages)) and not self._drop_rolled():
+            kinds = self._lacking(slots, pages)
+            if not (self._evict_one(kinds) or self._drop_rolled() or self._merge_all()):
                 return False
         return True
+
+    def _merge_all(self) -> bool:
+        """Let every path name its row's own pages; True where that freed any."""
+        before = self.arena.pages.num_live
+        for row in np.flatnonzero(self.rows.is_open).tolist():
+            self._merge_path(row)
+        return self.arena.pages.num_live < before
+
+    def _merge_path(self, row: int) -> None:
+        """Pages larger than units: a copied page replaces the one that it was copied from."""
+        if not self._swaps_pages:
+            self._merge_pages(row, self.rows.nodes[row][: self.rows.num_done[row]])
 
     def _lacking(self, slots: int, pages: int) -> tuple[Kind, ...]:
         arena = self.arena
@@ -508,6 +521,7 @@ class HybridCache:
         if tokens is not None and self.shape.prefix_cache:
             self._publish_rest(row, tokens)
             donated = self._donate(row) if keep_state else 0
+        self._merge_path(row)
         for column in (rows.slot, rows.rolled):
             if column[row]:
                 self._free_slot(int(column[row]))
