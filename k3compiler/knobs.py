@@ -159,6 +159,17 @@ KNOBS: tuple[Knob[Path] | Knob[int] | Knob[str] | Knob[bool] | Knob[Path | None]
 )
 
 
+def tinygrad_source() -> Path | None:
+    """Where ``TINYGRAD_SRC`` says that a checkout of tinygrad lies (for the emulator of AMD code objects)."""
+    text = os.environ.get("TINYGRAD_SRC", "")
+    return _path(text) if text else None
+
+
+def set_default(name: str, value: str) -> None:
+    """Sets a variable of another tool for this process, unless the user did."""
+    os.environ.setdefault(name, value)
+
+
 def settings() -> dict[str, str]:
     """The knobs that are set in the environment, as their text (for a bug reproducer)."""
     return {knob.name: os.environ[knob.name] for knob in KNOBS if knob.name in os.environ}

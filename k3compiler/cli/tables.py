@@ -66,5 +66,7 @@ def _cell(value: object) -> str:
             return f"{value:.4g}"
         case None:
             return "-"
+        case dict():
+            return ", ".join(f"{key} {count}" for key, count in value.items())
         case _:
             return str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,6 +13,7 @@ import typer
 from k3compiler.errors import K3Error
 
 if TYPE_CHECKING:
+    from k3compiler.check.emulator.runner import EmulatedRow
     from k3compiler.check.verify import VerifyRow
     from k3compiler.package.reader import Package
 
@@ -21,9 +22,10 @@ def verify_command(
     package: Annotated[Path, typer.Argument(help="A package directory.")],
     *,
     on: Annotated[
-        Literal["cpu"] | None,
+        Literal["cpu", "emulator"] | None,
         typer.Option(
-            help="cpu: run the tile programs on the CPU, whatever the package is for "
+            help="cpu: run the tile programs on the CPU, whatever the package is for. emulator: run an AMD package's "
+            "code objects on the CPU, in two wave orders (needs TINYGRAD_SRC) "
             "[default: the package's own binaries on its own device]."
         ),
     ] = None,
@@ -40,8 +42,14 @@ def verify_command(
 
     opened = Package.open(package)
     check_kernels(kernel, opened)
-    with _running(opened, on, kernel) as running:
-        rows = _rows(running, kernel, seed, best_only=on is not None)
+    rows: Sequence[VerifyRow | EmulatedRow]
+    if on == "emulator":
+        from k3compiler.check.emulator.runner import verify_emulated
+
+        rows = list(verify_emulated(opened, kernels=kernel, seed=seed))
+    else:
+        with _running(opened, on, kernel) as running:
+            rows = _rows(running, kernel, seed, best_only=on is not None)
     if as_json:
         print(json.dumps(to_json(rows), indent=1))
     else:
