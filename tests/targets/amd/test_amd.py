@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from k3compiler.check.case import Verdict
+from k3compiler.check.emulator.kernel import EmulatedKernel
 from k3compiler.ir.context import print_module
 from k3compiler.ir.tile_interpreter import run_tile_program
 from k3compiler.ir.tile_program import describe
@@ -20,13 +17,14 @@ from k3compiler.package.expr import compile_exprs
 from k3compiler.targets.backend import BuildRequest, BuiltKernel, backend_for
 from k3compiler.targets.base import find_target
 from k3compiler.targets.build import build_kernels
+from tests.check.emulator.code_objects import needs_emulator
+from tests.targets.amd.emulate import emulate
 from tests.targets.every_op import SAMPLES, build, product, scaled
 from tests.targets.gpu_programs import ROWS, one_of_each, requests
 
 pytestmark = pytest.mark.t2
 
 SUBSET = ("gemm", "kda_scan", "mla_prefill", "moe_gate_up")
-CHECK = Path(__file__).parents[3] / "bench/amd_emulate_check.py"
 
 
 def compile_body(body: Any, target: str) -> BuiltKernel:
@@ -78,36 +76,22 @@ def test_products_use_the_matrix_unit() -> None:
 # -- what they compute -------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def check() -> Any:
-    """The emulation check and its emulator."""
-    path = os.environ.get("K3C_TEST_AMD_EMULATOR")
-    if path is None or "TINYGRAD_SRC" not in os.environ:
-        pytest.skip(
-            "set K3C_TEST_AMD_EMULATOR (amd_emulate.py) and TINYGRAD_SRC (a tinygrad checkout)"
-        )
-    spec = importlib.util.spec_from_file_location("amd_emulate_check", CHECK)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return SimpleNamespace(emulate=module.emulate, emulator=module.load_emulator(Path(path)))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "params", "sizes"), ROWS, ids=[f"{r[0]}-{i}" for i, r in enumerate(ROWS)]
 )
 def test_kernel_agrees_with_the_reference_on_the_emulator(
-    check: Any, family: str, params: dict[str, Any], sizes: dict[str, int]
+    family: str, params: dict[str, Any], sizes: dict[str, int]
 ) -> None:
-    verdicts: list[Verdict] = check.emulate(check.emulator, family, params, sizes, "mi355x")[0]
-    for verdict in verdicts:
+    needs_emulator()
+    for verdict in emulate(family, params, sizes, "mi355x"):
         assert verdict.passed, verdict
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLES)
-def test_every_op_means_what_the_interpreter_says(check: Any, name: str) -> None:
+def test_every_op_means_what_the_interpreter_says(name: str) -> None:
+    needs_emulator()
     body, arguments, tolerance = SAMPLES[name]
     module = build(body)
     info = describe(module)
@@ -118,8 +102,8 @@ def test_every_op_means_what_the_interpreter_says(check: Any, name: str) -> None
     run_tile_program(module, want, grid)
     built = compile_body(body, "mi355x")
     values = [got.get(a.name, known.get(a.name)) for a in info.arguments]
-    kernel = check.emulator.Kernel(built.files["hsaco"])
-    kernel.run(grid, (256, 1, 1), values, built.launch.shared_bytes)
+    kernel = EmulatedKernel(built.files["hsaco"])
+    kernel.run(grid, (256,), values, dynamic_lds_bytes=built.launch.shared_bytes)
     for argument in info.arguments:
         if argument.access == "w":
             _compare(argument.name, want[argument.name], got[argument.name], tolerance)
