@@ -34,15 +34,9 @@ def part(stream: str, stop: int, start: int = 0) -> dict[str, Any]:
     return {"stream": stream, "start": start, "stop": stop}
 
 
-def chain(requests: Requests) -> Requests:
-    """Each request starts when the one before has finished (``continue_of`` keeps its own)."""
-    order = {r["id"]: i for i, r in enumerate(requests)}
-    for index, request in enumerate(requests):
-        if "continue_of" not in request and index:
-            request["after"] = requests[index - 1]["id"]
-        elif "continue_of" in request:
-            assert order[request["continue_of"]] < index
-    return requests
+def in_turn(requests: Requests) -> Requests:
+    """Each request long after the one before has finished: the clock jumps over idle steps."""
+    return [{**request, "arrival_step": 2000 * i} for i, request in enumerate(requests)]
 
 
 def agent_sessions(sessions: int, turns: int) -> Requests:
@@ -52,7 +46,10 @@ def agent_sessions(sessions: int, turns: int) -> Requests:
     for turn in range(turns):
         for session in range(sessions):
             name = f"s{session}"
-            request: dict[str, Any] = {"id": f"{name}.{turn}", "max_tokens": int(rng.integers(40, 300))}
+            request: dict[str, Any] = {
+                "id": f"{name}.{turn}",
+                "max_tokens": int(rng.integers(40, 300)),
+            }
             if turn == 0:
                 task = int(rng.integers(500, 3000))
                 request["prompt"] = [part("system", 4000), part(name, task)]
@@ -104,10 +101,11 @@ def million() -> Requests:
 
 WORKLOADS: dict[str, tuple[Callable[[], Requests], int]] = {
     "agent sessions, 8 x 8 turns": (lambda: agent_sessions(8, 8), 64 * GIB),
-    "agent sessions, 24 x 6 turns, 20 GiB": (lambda: agent_sessions(24, 6), 20 * GIB),
-    "agent sessions, 24 x 6 turns, 10 GiB": (lambda: agent_sessions(24, 6), 10 * GIB),
+    "agent sessions, 24 x 6 turns, 12 GiB": (lambda: agent_sessions(24, 6), 12 * GIB),
+    "agent sessions, 24 x 6 turns, 6 GiB": (lambda: agent_sessions(24, 6), 6 * GIB),
+    "agent sessions, 24 x 6 turns, 4 GiB": (lambda: agent_sessions(24, 6), 4 * GIB),
     "one system prompt, 1,000 requests": (lambda: shared_system_prompt(1000), 64 * GIB),
-    "one system prompt, 1,000 requests, 3 GiB": (lambda: shared_system_prompt(1000), 3 * GIB),
+    "one system prompt, 1,000 requests, 1 GiB": (lambda: shared_system_prompt(1000), GIB),
     "around every boundary": (boundaries, 64 * GIB),
     "1M-token prompts": (million, 128 * GIB),
 }
@@ -122,7 +120,7 @@ def simulate(requests: Requests, num_bytes: int, **options: Any) -> tuple[list[A
         if event["event"] == "admitted":
             hits.append((event["id"], event["hit_tokens"]))
 
-    traced = [parse_request(r) for r in chain(requests)]
+    traced = [parse_request(r) for r in in_turn(requests)]
     sim = Simulation(config, traced, write, check=True)
     summary = sim.run()
     served = [(sim.jobs[i].prompt, sim.jobs[i].outputs, hit) for i, hit in hits]
@@ -156,12 +154,12 @@ def compare(name: str, requests: Requests, num_bytes: int) -> dict[str, Any]:
 def admitted_sessions(num_bytes: int) -> dict[str, int]:
     """How many of 48 sessions of 256k tokens run at once, by kind of memory."""
     requests = [
-        {"id": str(i), "prompt": [part(f"s{i}", 262_144)], "max_tokens": 8} for i in range(48)
+        {"id": str(i), "prompt": [part(f"s{i}", 262_144)], "max_tokens": 2} for i in range(48)
     ]
     found: dict[str, int] = {}
     for memory in ("unified", "static"):
         config = parse_config(
-            {"arena_bytes": num_bytes, "memory": memory, "max_batched_tokens": 131_072}
+            {"arena_bytes": num_bytes, "memory": memory, "max_batched_tokens": 2**25}
         )
         sim = Simulation(config, [parse_request(r) for r in requests])
         found[memory] = sim.run()["max_running"]

@@ -29,7 +29,6 @@ class Side:
     Attributes:
         item_bytes: bytes of one slot or page.
         limit: places at most (static split), None where only bytes limit.
-        frontier: places in use or holes; the next fresh place.
         place: by virtual id, -1 where the id is free. owner: by place, 0 in a hole.
         pinned: by virtual id; such an item is not moved.
     """
@@ -37,17 +36,31 @@ class Side:
     def __init__(self, kind: Kind, item_bytes: int, limit: int | None) -> None:
         self.kind: Kind = kind
         self.item_bytes, self.limit = item_bytes, limit
-        self.frontier = 0
+        self._frontier = 0
         self.place: Ints = np.full(_FIRST_CAPACITY, -1, np.int64)
         self.owner: Ints = np.zeros(_FIRST_CAPACITY, np.int64)
         self.pinned: NDArray[np.bool_] = np.zeros(_FIRST_CAPACITY, np.bool_)
-        self.holes: Ints = np.zeros(0, np.int64)  # descending
+        self._holes: Ints = np.zeros(0, np.int64)  # descending
+        self._loose: list[Ints] = []  # places freed since the holes were last sorted
+        self._num_loose = 0
         self._free_ids: list[int] = []
         self._next_id = 1
 
     @property
+    def frontier(self) -> int:
+        """Places in use or holes; the next fresh place."""
+        self._settle()
+        return self._frontier
+
+    @property
+    def holes(self) -> Ints:
+        """Free places below the frontier, descending."""
+        self._settle()
+        return self._holes
+
+    @property
     def num_live(self) -> int:
-        return self.frontier - len(self.holes)
+        return self._frontier - len(self._holes) - self._num_loose
 
     @property
     def num_ids(self) -> int:
@@ -60,12 +73,13 @@ class Side:
 
     def take(self, count: int) -> Ints:
         """Ids for ``count`` items: holes nearest the own end first, then fresh places."""
-        from_holes = min(count, len(self.holes))
-        split = len(self.holes) - from_holes
-        fresh = np.arange(self.frontier, self.frontier + count - from_holes)
-        places = np.concatenate([self.holes[split:][::-1], fresh])
-        self.holes = self.holes[:split]
-        self.frontier += len(fresh)
+        self._settle()
+        from_holes = min(count, len(self._holes))
+        split = len(self._holes) - from_holes
+        fresh = np.arange(self._frontier, self._frontier + count - from_holes)
+        places = np.concatenate([self._holes[split:][::-1], fresh])
+        self._holes = self._holes[:split]
+        self._frontier += len(fresh)
         ids = self._make_ids(count)
         self._reserve()
         self.place[ids] = places
@@ -80,7 +94,7 @@ class Side:
         return np.array([*recycled, *range(first, self._next_id)], np.int64)
 
     def _reserve(self) -> None:
-        need = max(self._next_id, self.frontier)
+        need = max(self._next_id, self._frontier)
         if need <= len(self.place):
             return
         extra = max(need, 2 * len(self.place)) - len(self.place)
@@ -89,22 +103,27 @@ class Side:
         self.pinned = np.concatenate([self.pinned, np.zeros(extra, np.bool_)])
 
     def give(self, ids: Ints) -> None:
-        """Take ids back; the frontier falls over holes at its edge."""
+        """Take ids back."""
         places = self.place[ids]
         assert (places >= 0).all(), f"{self.kind} freed twice"
         assert not self.pinned[ids].any(), f"a pinned {self.kind} was freed"
         self.place[ids] = -1
         self.owner[places] = 0
         self._free_ids.extend(ids.tolist())
-        holes = np.sort(np.concatenate([self.holes, places]))[::-1]
-        assert len(holes) < 2 or (holes[1:] != holes[:-1]).all(), f"{self.kind} freed twice at once"
-        self._set_holes(holes)
+        self._loose.append(places)
+        self._num_loose += len(places)
 
-    def _set_holes(self, holes: Ints) -> None:
-        edge = holes == self.frontier - 1 - np.arange(len(holes))
+    def _settle(self) -> None:
+        """Sort what was freed into the holes; the frontier falls over those at its edge."""
+        if not self._loose:
+            return
+        holes = np.sort(np.concatenate([self._holes, *self._loose]))[::-1]
+        assert len(holes) < 2 or (holes[1:] != holes[:-1]).all(), f"{self.kind} freed twice at once"
+        self._loose, self._num_loose = [], 0
+        edge = holes == self._frontier - 1 - np.arange(len(holes))
         run = len(holes) if edge.all() else int(edge.argmin())
-        self.frontier -= run
-        self.holes = holes[run:].copy()
+        self._frontier -= run
+        self._holes = holes[run:].copy()
 
     def retreat(self, count: int) -> Move | None:
         """Give up the last ``count`` places, moving what lives there into holes below them.
@@ -125,7 +144,7 @@ class Side:
         self.owner[src] = 0
         self.place[movers] = dst
         self.owner[dst] = movers
-        self.frontier, self.holes = target, keep[:split].copy()
+        self._frontier, self._holes = target, keep[:split].copy()
         return Move(self.kind, src, dst)
 
     def check_integrity(self) -> None:

@@ -276,8 +276,13 @@ class HybridCache:
         self.index.pins[used] += 1
         self._lock(used)
         self.queue.touch(used, int(used[-1]) if len(used) else None)
+        if steal:
+            self._steal_state(row, source)
+        elif source >= 0:
+            self.queue.busy.add(source)  # before anything is evicted for the pages
         self._start_pages(row, shared[:num_shared], shared, shared_tokens)
-        self._start_state(row, source, steal, used)
+        if not steal:
+            self._start_state(row, source, used)
         self._restore_cells(row, used[len(on_device) :], hit.tokens)
         self.rows.context[row] = hit.tokens
         self.rows.num_done[row] = len(used)
@@ -310,14 +315,13 @@ class HybridCache:
         self.arena.ops.append(CopyCells(int(place[shared[count]]), int(place[private[0]]), cells))
         self.observe("copy", {"kind": "page", "tokens": cells})
 
-    def _start_state(self, row: int, source: int, steal: bool, used: Ints) -> None:
-        if steal:
-            self.rows.slot[row] = self.index.state[source]
-            self.index.state[source] = -1
-            self.queue.drop_state(source)
-            return
-        if source >= 0:
-            self.queue.busy.add(source)
+    def _steal_state(self, row: int, source: int) -> None:
+        """The checkpoint leaves the index and is the row's own."""
+        self.rows.slot[row] = self.index.state[source]
+        self.index.state[source] = -1
+        self.queue.drop_state(source)
+
+    def _start_state(self, row: int, source: int, used: Ints) -> None:
         slot = self._take_slot()
         assert slot is not None, "a promised slot is not there"
         self.rows.slot[row] = slot

@@ -42,7 +42,8 @@ class Retention:
         second_hit: where a request's MLA hit reaches further than its state hit.
         interval_tokens: also every so many tokens; 0 is never.
         generation_end: at the last unit of prompt and completion.
-        spare: at log-spaced distances from the prompt's end, while slots lie free.
+        spare: at log-spaced distances from the prompt's end and every half step's budget, while
+            slots lie free.
     """
 
     prompt_end: bool = True
@@ -399,6 +400,8 @@ class ContinuousScheduler:
         plan: dict[int, str] = {}
         if keep.spare:
             distances = (unit << k for k in range(end.bit_length()))
+            step = cdiv(self.limits.max_batched_tokens, 2 * unit) * unit
+            plan |= dict.fromkeys(range(step, end, step), "spare")
             plan |= {last - d: "spare" for d in distances if d < last}
         if keep.interval_tokens:
             plan |= dict.fromkeys(range(0, end + 1, keep.interval_tokens), "interval")

@@ -114,7 +114,9 @@ class PagedPolicy:
         cells = 0
         while cells + page <= cap and ("cells", whole.key(cells + page)) in self._cached:
             cells += page
-        for tail in range(min(cap, cells + page - 1) // self._unit * self._unit, cells, -self._unit):
+        for tail in range(
+            min(cap, cells + page - 1) // self._unit * self._unit, cells, -self._unit
+        ):
             if ("cells", whole.key(tail)) in self._cached:
                 cells = tail
                 break

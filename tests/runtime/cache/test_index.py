@@ -93,7 +93,13 @@ def test_media_are_part_of_the_units_they_overlap(
 def test_pages_of_a_path_when_pages_are_larger_than_units() -> None:
     index = PrefixIndex(4, 10)
     path = store(index, keys(np.arange(20, dtype=np.int32)))
-    assert index.page_indices(index.depth[path]).tolist() == [[0, -1], [0, -1], [0, 1], [1, -1], [1, -1]]
+    assert index.page_indices(index.depth[path]).tolist() == [
+        [0, -1],
+        [0, -1],
+        [0, 1],
+        [1, -1],
+        [1, -1],
+    ]
     index.pages[path] = [[7, 0], [7, 0], [8, 9], [9, 0], [11, 0]]
     assert index.path_pages(path).tolist() == [8, 11]
     assert index.path_pages(path[:2]).tolist() == [7]

@@ -84,7 +84,9 @@ class Driver:
         self.events.append(event)
         if event["event"] in ("admitted", "resumed"):
             job = self.sim.jobs[event["id"]]
-            assert event["hit_tokens"] <= event["mla_hit_tokens"] < len(job.known), "hit past the cap"
+            assert event["hit_tokens"] <= event["mla_hit_tokens"] < len(job.known), (
+                "hit past the cap"
+            )
             assert event["hit_tokens"] % self.sim.cache.unit == 0, "a hit off the match unit"
 
     def arrive(self, choose: random.Random) -> None:
