@@ -49,7 +49,7 @@ def make_plan(choices: Tensor, num_experts: int) -> Plan:
     source = torch.zeros(blocks * ROWS, dtype=torch.long, device=device)
     is_used = torch.zeros(blocks * ROWS, dtype=torch.bool, device=device)
     source[target] = order
-    is_used[target] = True
+    is_used.index_fill_(0, target, True)
     place = torch.empty(count, dtype=torch.long, device=device)
     place[order] = target
     expert = torch.searchsorted(padded_end, torch.arange(blocks, device=device), right=True)
