@@ -80,7 +80,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "K3-K003": Entry(
         "not a kernel package",
-        "The directory is missing, has no manifest.json, or a package file is not the JSON that docs/package.md describes.",
+        "The directory is missing, has no manifest.json, or a file in it is not what docs/package.md describes.",
     ),
     "K3-K004": Entry(
         "package of another schema version",
@@ -88,7 +88,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "K3-K005": Entry(
         "package file changed",
-        "A file's bytes are not those that were built (digest, length, or a missing or foreign file). Compile it again.",
+        "A file's bytes are not those that were built, or a file is missing or foreign. Compile it again.",
     ),
     "K3-K006": Entry(
         "path leaves the package",
@@ -142,7 +142,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "K3-T020": Entry(
         "tile program cannot be lowered to x86-64",
-        "The CPU target met an op, type or layout that it does not know. docs/tile.md lists what a tile program may hold.",
+        "The CPU target met an op, type or layout that it does not know; docs/tile.md lists them.",
     ),
     "K3-T021": Entry(
         "kernel needs too much stack",
@@ -221,7 +221,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "K3-R010": Entry(
         "simulation config refused",
-        "The file of `k3c simulate --config` is a JSON object with the keys that docs/structures.md lists, all optional.",
+        "The file of `k3c simulate --config` is a JSON object; docs/structures.md lists its keys, all optional.",
     ),
     "K3-R011": Entry(
         "request can never fit the cache",

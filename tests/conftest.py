@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check ``--expect``; keep compiled kernels in pytest's own cache, not in the user's."""
-    if "K3C_CACHE_DIR" not in os.environ and config.cache is not None:
+    if "K3C_CACHE_DIR" not in os.environ:
         os.environ["K3C_CACHE_DIR"] = str(config.cache.mkdir("k3c-kernels"))
     unknown = _expected(config) - set(_PROBES)
     if unknown:

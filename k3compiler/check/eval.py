@@ -102,7 +102,7 @@ def _windows(tokens: Sequence[int], window: int) -> Iterator[Sequence[int]]:
 
 
 def _by_position(sums: Array, counts: Array) -> Iterator[PositionLoss]:
-    edges = list(FIRST_EDGES)
+    edges: list[int] = list(FIRST_EDGES)
     while edges[-1] < len(sums):
         edges.append(2 * edges[-1])
     for start, end in pairwise(edges):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.t1
 RNG = np.random.default_rng(7)
 
 
-def build(body):
+def build(body: Callable[[Program], None]) -> ir.Module:
     context = ir.Context()
     with context, ir.Location.unknown():
         Tile.load()
@@ -27,8 +29,15 @@ def build(body):
         return ir.Module.parse(str(program.module), context)  # the text round-trips
 
 
-def test_rms_norm_masks_the_ragged_row():
-    params = dict(cols=100, block=128, eps=1e-5, dtype="bf16", in_cols=130, in_offset=20)
+def test_rms_norm_masks_the_ragged_row() -> None:
+    params = {
+        "cols": 100,
+        "block": 128,
+        "eps": 1e-5,
+        "dtype": "bf16",
+        "in_cols": 130,
+        "in_offset": 20,
+    }
     module = build_program("rms_norm", params, symbol="k")
     x = RNG.standard_normal((5, 130)).astype(ml_dtypes.bfloat16)
     w = RNG.standard_normal(100).astype(ml_dtypes.bfloat16)
@@ -39,7 +48,7 @@ def test_rms_norm_masks_the_ragged_row():
     np.testing.assert_allclose(y.astype(np.float64), want, rtol=8e-3)
 
 
-def test_gather_limits_loop_and_scatter():
+def test_gather_limits_loop_and_scatter() -> None:
     def body(p: Program) -> None:
         x = p.buffer("x", "f32", ("T", 3, 5))
         ids = p.buffer("ids", "i32", ("N",))
@@ -61,7 +70,7 @@ def test_gather_limits_loop_and_scatter():
     np.testing.assert_allclose(y, want + 3)
 
 
-def test_dots():
+def test_dots() -> None:
     def body(p: Program) -> None:
         a = p.buffer("a", "f32", (16, 32))
         q = p.buffer("q", "i8", (8, 16))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ EXACT = {"dtype": "f32", "precision": "ieee", "inverse_precision": "ieee"}
 ROUNDED = {"dtype": "bf16", "precision": "tf32", "inverse_precision": "tf32"}
 
 
-def _prepare(params, inputs, tokens):
+def _prepare(params: dict[str, Any], inputs: dict[str, Any], tokens: int) -> dict[str, Any]:
     """kda_prepare of one chunk that holds the first ``tokens`` rows of ``inputs``."""
     outputs = {
         "w": poisoned((1, 1, 64, 32), "f32"),
@@ -37,7 +39,7 @@ def _prepare(params, inputs, tokens):
 
 
 @pytest.mark.parametrize("bound", [-5.0, None])
-def test_later_tokens_leave_earlier_rows_alone(bound):
+def test_later_tokens_leave_earlier_rows_alone(bound: float | None) -> None:
     rng = np.random.default_rng(5)
     g = np.cumsum(-5 * rng.random((64, 1, 32)), axis=0).astype(np.float32)
     inputs = {
@@ -65,8 +67,12 @@ GATES = {
 
 @pytest.mark.parametrize("form", [EXACT, ROUNDED], ids=["f32", "tf32"])
 @pytest.mark.parametrize("gates", GATES)
-def test_hard_gates_and_keys_that_agree(monkeypatch, gates, form):
-    def decay(rng, tokens, heads, k_dim, _bound):
+def test_hard_gates_and_keys_that_agree(
+    monkeypatch: pytest.MonkeyPatch, gates: str, form: dict[str, Any]
+) -> None:
+    def decay(
+        rng: np.random.Generator, tokens: int, heads: int, k_dim: int, _bound: float | None
+    ) -> Any:
         return GATES[gates](rng, (tokens, heads, k_dim)).astype(np.float32)
 
     monkeypatch.setattr(prefill, "random_decay", decay)

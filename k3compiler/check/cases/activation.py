@@ -11,7 +11,7 @@ from k3compiler.reference.activations import situ, swiglu
 def act_mul(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
     tokens, cols, dtype = sizes.get("T", 7), params["cols"], params["dtype"]
     gu = (6 * rng.standard_normal((tokens, 2 * cols))).astype(MEMORY[dtype])
-    gu[:, ::7] = (20 * gu[:, ::7]).astype(MEMORY[dtype])
+    gu[:, ::7] = (20 * gu[:, ::7].astype(np.float64)).astype(MEMORY[dtype])
     gate, up = np.split(gu.astype(np.float64), 2, axis=1)
     if params["activation"] == "silu":
         want = swiglu(gate, up)

@@ -1,6 +1,6 @@
 """Router and token sort, expert counts that are no powers of two."""
 
-PROGRAMS = [
+_ROUTING = [
     (
         "moe_topk",
         dict(
@@ -30,7 +30,7 @@ PROGRAMS = [
 ]
 
 _SORT = dict(experts=6, top_k=3, block_tokens=4, block_choices=4)
-PROGRAMS += [
+_SORTING = [
     ("moe_count", _SORT, {"T": 13}),
     ("moe_offsets", dict(experts=6, block_rows=16, block_experts=8, block=4), {"T": 37}),
     ("moe_scatter", dict(_SORT, block_rows=16), {"T": 37}),
@@ -40,3 +40,5 @@ PROGRAMS += [
         {"T": 1},
     ),
 ]
+
+PROGRAMS = [*_ROUTING, *_SORTING]
