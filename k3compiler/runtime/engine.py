@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,21 @@ from k3compiler import knobs
 from k3compiler.errors import K3Error
 from k3compiler.package.reader import Package
 from k3compiler.package.safetensors_map import CheckpointFiles
-from k3compiler.runtime.cache.manager import CacheManager
+from k3compiler.runtime.cache.engine_cache import EngineCache
+from k3compiler.runtime.cache.state_memory import StateMemory
 from k3compiler.runtime.device.select import open_device
 from k3compiler.runtime.executor import CacheSizes, Executor, StepOutput, default_sizes
+from k3compiler.runtime.metrics import EngineCounters, RequestClock
 from k3compiler.runtime.request import FinishReason, Request
 from k3compiler.runtime.sampling import MAX_SEED, SamplingParams, sample
-from k3compiler.runtime.scheduler.fcfs import Batch, FcfsScheduler
+from k3compiler.runtime.scheduler.continuous import (
+    ContinuousScheduler,
+    Limits,
+    PrefillPart,
+    Retention,
+    StepPlan,
+)
+from k3compiler.runtime.scheduler.job import Job, JobState
 from k3compiler.runtime.step import SamplerRow, SeqChunk
 from k3compiler.runtime.tokenizer import MODEL_FILE, StreamDecoder, Tokenizer
 from k3compiler.runtime.weights import Checkpoint
@@ -37,12 +47,16 @@ DEFAULT_CONTEXT_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a prompt became. ``tokens`` leave out the stop token; ``text`` needs a tokenizer."""
+    """What a prompt became. ``tokens`` leave out the stop token; ``text`` needs a tokenizer.
+
+    ``num_cached_tokens`` of the prompt were not computed but found in the cache.
+    """
 
     prompt_tokens: tuple[int, ...]
     tokens: tuple[int, ...]
     text: str | None
     finish_reason: str  # "stop" or "length"
+    num_cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +85,10 @@ class Engine:
         max_sequences: sequences that run at once.
         prefill_tokens: prompt tokens per step at most.
         num_pages: MLA pages of the cache; None makes room for every sequence at full length.
+        num_slots: KDA slots; those beyond ``max_sequences`` hold checkpoints (default: four times as
+            many, and one that nobody owns).
+        prefix_cache: reuse the common prefixes of prompts.
+        match_unit: granularity of that reuse in tokens, a multiple of the kda chunk (the default).
         segment_chunks: kda chunks per prefill segment; None is one segment per sequence.
         num_threads: of the CPU device; None asks K3C_NUM_THREADS.
         allow_nan_scales: accept NaN scale bytes in experts.
@@ -91,6 +109,9 @@ class Engine:
         max_sequences: int = 8,
         prefill_tokens: int = 512,
         num_pages: int | None = None,
+        num_slots: int | None = None,
+        prefix_cache: bool = True,
+        match_unit: int | None = None,
         segment_chunks: int | None = None,
         num_threads: int | None = None,
         allow_nan_scales: bool = False,
@@ -104,6 +125,11 @@ class Engine:
         _check_option("prefill_tokens", prefill_tokens, manifest.chunk_tokens)
         _check_option("segment_chunks", segment_chunks, 1)
         _check_option("num_pages", num_pages, 2)
+        _check_option("num_slots", num_slots, max_sequences + 1)
+        unit = manifest.chunk_tokens if match_unit is None else match_unit
+        if unit < 1 or unit % manifest.chunk_tokens:
+            expected = f"a multiple of {manifest.chunk_tokens} (the kda chunk)"
+            raise _bad_option("match_unit", expected, str(match_unit))
         _check_option("num_threads", num_threads, 1)
         opened = open_device(device, manifest.target, num_threads=num_threads, interpret=interpret)
         if weights is None and opened.name != "null":
@@ -113,7 +139,7 @@ class Engine:
                 self.package,
                 opened,
                 CheckpointFiles(weights) if isinstance(weights, str | Path) else weights,
-                self._sizes(max_sequences, num_pages),
+                self._sizes(max_sequences, num_pages, num_slots),
                 segment_chunks=segment_chunks,
                 max_decode_rows=max_sequences,
                 allow_nan_scales=allow_nan_scales,
@@ -122,13 +148,10 @@ class Engine:
         except BaseException:
             opened.close()
             raise
-        self.cache = self._make_cache()
-        self.scheduler = FcfsScheduler(
-            self.cache,
-            prefill_tokens=prefill_tokens,
-            decode_rows=self.executor.buckets[-1],
-            chunk_tokens=manifest.chunk_tokens,
-        )
+        self.counters = EngineCounters()
+        self.cache = self._make_cache(max_sequences, unit, prefix_cache)
+        self.scheduler = self._make_scheduler(max_sequences, prefill_tokens)
+        self._live: dict[str, tuple[Job, Request, RequestClock]] = {}
         self._tokenizer_files = Path(weights) if isinstance(weights, str | Path) else None
         self._tokenizer: Tokenizer | None = None
         self._ids = itertools.count()
@@ -140,22 +163,47 @@ class Engine:
             raise _bad_option("max_context", f"2..{limit} (the model's)", str(chosen))
         return chosen
 
-    def _sizes(self, max_sequences: int, num_pages: int | None) -> CacheSizes:
+    def _sizes(
+        self, max_sequences: int, num_pages: int | None, num_slots: int | None
+    ) -> CacheSizes:
         page_tokens = self.package.manifest.page_tokens
         sizes = default_sizes(
             max_context=self.max_context, max_sequences=max_sequences, page_tokens=page_tokens
         )
-        if num_pages is None:
-            return sizes
-        return CacheSizes(num_pages, sizes.num_slots, sizes.page_columns)
+        slots = 4 * max_sequences + 1 if num_slots is None else num_slots
+        return CacheSizes(num_pages or sizes.num_pages, slots, sizes.page_columns)
 
-    def _make_cache(self) -> CacheManager:
+    def _make_cache(self, max_sequences: int, unit: int, prefix_cache: bool) -> EngineCache:
         sizes = self.executor.sizes
-        return CacheManager(
+        return EngineCache(
+            StateMemory(self.executor.device, self.executor.state),
             num_pages=sizes.num_pages,
             num_slots=sizes.num_slots,
+            num_sequences=max_sequences,
             page_tokens=self.package.manifest.page_tokens,
+            unit=unit,
+            prefix_cache=prefix_cache,
         )
+
+    def _make_scheduler(self, max_sequences: int, prefill_tokens: int) -> ContinuousScheduler:
+        limits = Limits(
+            prefill_tokens + max_sequences,
+            max_sequences,
+            self.package.manifest.chunk_tokens,
+            self.max_context,
+            prefill_tokens=prefill_tokens,
+        )
+        # A checkpoint inside a chunk is a launch of its own where bits must not depend on it.
+        keep = Retention(spare=not self.executor.device.exact_rows)
+        return ContinuousScheduler(self.cache.hybrid, limits, keep, self._note)
+
+    def _note(self, event: str, fields: dict[str, Any]) -> None:
+        """Events of the scheduler."""
+        if event == "admitted":
+            _, request, _ = self._live[fields["id"]]
+            request.num_cached_tokens = fields["hit_tokens"]
+            self.counters.prefix_queries += len(request.prompt)
+            self.counters.prefix_hits += fields["hit_tokens"]
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -200,7 +248,7 @@ class Engine:
         requests = self._requests(prompts, params)
         try:
             for request in requests:
-                self.scheduler.add(request)
+                self._submit(request)
             while any(request.finish is None for request in requests):
                 self.step()
         finally:
@@ -221,7 +269,7 @@ class Engine:
         tails = [_Tail(i, request, tokenizer) for i, request in enumerate(requests)]
         try:
             for request in requests:
-                self.scheduler.add(request)
+                self._submit(request)
             while not all(tail.is_done for tail in tails):
                 self.step()
                 for tail in tails:
@@ -314,54 +362,191 @@ class Engine:
 
     # -- steps
 
+    def _submit(self, request: Request) -> None:
+        job = Job(
+            str(request.id),
+            np.array(request.prompt, np.int32),
+            request.max_tokens - len(request.prompt),
+            order=request.id,
+        )
+        refusal = self.scheduler.refusal(job)
+        if refusal is not None:
+            raise K3Error(
+                refusal.code,
+                where=f"prompt of {len(request.prompt)} tokens",
+                expected="a cache that holds prompt and completion",
+                found=", ".join(f"{name} {value}" for name, value in refusal.fields.items()),
+                hint="shorten it, or give the engine more num_pages",
+            )
+        self._live[job.name] = (job, request, RequestClock())
+        self.counters.prompt_tokens += len(request.prompt)
+        self.scheduler.add(job)
+
     def step(self) -> None:
-        """One step: every batch the scheduler has, then book-keeping."""
-        for batch in self.scheduler.schedule():
-            self._run_batch(batch)
-        self.scheduler.retire()
+        """One step: decodes of every running request, prefill under the budget, book-keeping."""
+        if not self.scheduler.has_work:
+            return
+        plan = self.scheduler.schedule()
+        try:
+            self._run(plan)
+        except BaseException:
+            for job in self.scheduler.cancel(plan):
+                request = self._live[job.name][1]
+                request.finish = request.finish or FinishReason.ABORT
+            self._forget_finished()
+            raise
+        self.cache.run_ops()
+        self._forget_finished()
+
+    def _run(self, plan: StepPlan) -> None:
+        self.cache.run_ops()
+        stopped: list[int] = []
+        tokens = self._run_decodes(plan, stopped)
+        first = self._run_prefill(plan.prefill, stopped)
+        ones = np.ones(len(plan.rows), np.int64)
+        self.scheduler.complete(plan, tokens, ones, first, stopped)
+
+    def _forget_finished(self) -> None:
+        done = [name for name, (job, _, _) in self._live.items() if job.state is JobState.DONE]
+        for name in done:
+            del self._live[name]
+        self.counters.finished += len(done)
 
     def _abort(self, requests: Sequence[Request]) -> None:
         """Take what has not finished off the scheduler (an error, or a stream left early)."""
         for request in requests:
-            if request.finish is None:
-                self.scheduler.abort(request)
-        self.scheduler.retire()
+            if request.finish is not None or str(request.id) not in self._live:
+                continue
+            job, _, _ = self._live.pop(str(request.id))
+            self.scheduler.abort(job)
+            self.counters.aborted += 1
+            request.finish = FinishReason.ABORT
 
-    def _run_batch(self, batch: Batch) -> None:
-        pairs = list(zip(batch.requests, batch.num_tokens, strict=True))
-        chunks = [_seq_chunk(request, count) for request, count in pairs]
-        sampled = [r for r, c in zip(batch.requests, chunks, strict=True) if c.logits == "last"]
-        want_logits = any(not request.params.is_greedy for request in sampled)
-        run = self.executor.decode if batch.phase == "decode" else self.executor.prefill
-        output = run(chunks, want_logits=want_logits)
-        for request, count in pairs:
-            assert request.cache is not None
-            request.cache.context_tokens += count
-        for row, request in enumerate(sampled):
-            request.accept(_choose(request, output, row))
+    def _run_decodes(self, plan: StepPlan, stopped: list[int]) -> NDArray[np.int32]:
+        """Every decoding row, in launches of as many as a plan takes. Shapes: ``[rows, 1] i32``."""
+        rows = plan.rows.tolist()
+        tokens = np.zeros((len(rows), 1), np.int32)
+        most = self.executor.buckets[-1]
+        for begin in range(0, len(rows), most):
+            some = rows[begin : begin + most]
+            chunks = [self._decode_chunk(row) for row in some]
+            requests = [self._request_of(row) for row in some]
+            output = self.executor.decode(chunks, want_logits=_want_logits(requests))
+            for index, (row, request) in enumerate(zip(some, requests, strict=True)):
+                tokens[begin + index, 0] = self._accept(row, request, output, index, stopped)
+        self.cache.roll_states(plan.rows)
+        return tokens
+
+    def _run_prefill(self, parts: Sequence[PrefillPart], stopped: list[int]) -> dict[int, int]:
+        """The step's chunks; row -> first token where a prompt ends.
+
+        Where results must not depend on who takes checkpoints (``exact_rows``), a chunk is launched in
+        pieces that end at them; elsewhere the kernel writes them inside the chunk.
+        """
+        first: dict[int, int] = {}
+        pieces = [_pieces(part, self.executor.device.exact_rows) for part in parts]
+        for wave in range(max(map(len, pieces), default=0)):
+            now = [
+                (part, own[wave])
+                for part, own in zip(parts, pieces, strict=True)
+                if wave < len(own)
+            ]
+            chunks = [self._prefill_chunk(part, *piece) for part, piece in now]
+            ending = [p.row for p, (_, stop) in now if p.is_last and stop == p.stop]
+            requests = [self._request_of(row) for row in ending]
+            output = self.executor.prefill(chunks, want_logits=_want_logits(requests))
+            for index, (row, request) in enumerate(zip(ending, requests, strict=True)):
+                first[row] = self._accept(row, request, output, index, stopped)
+        return first
+
+    def _request_of(self, row: int) -> Request:
+        job = self.scheduler.jobs[row]
+        assert job is not None, "a scheduled row has a job"
+        return self._live[job.name][1]
+
+    def _accept(
+        self, row: int, request: Request, output: StepOutput, index: int, stopped: list[int]
+    ) -> int:
+        """Choose a token, tell its request, and note where it ends it."""
+        token = _choose(request, output, index)
+        request.accept(token)
+        self.counters.token(self._live[str(request.id)][2])
+        if request.finish is FinishReason.STOP:
+            stopped.append(row)
+        return token
+
+    def _decode_chunk(self, row: int) -> SeqChunk:
+        scheduler, request = self.scheduler, self._request_of(row)
+        last = scheduler.out[row, scheduler.num_out[row] - 1 : scheduler.num_out[row]]
+        return self._chunk(row, last, int(self.cache.hybrid.rows.context[row]), request, {}, True)
+
+    def _prefill_chunk(self, part: PrefillPart, start: int, stop: int) -> SeqChunk:
+        checkpoints = {
+            position: self.cache.slot_row(slot)
+            for position, slot in part.checkpoints.items()
+            if start < position <= stop
+        }
+        request, tokens = self._request_of(part.row), part.job.known[start:stop]
+        is_end = part.is_last and stop == part.stop
+        return self._chunk(part.row, tokens, start, request, checkpoints, is_end)
+
+    def _chunk(
+        self,
+        row: int,
+        tokens: NDArray[np.int32],
+        start: int,
+        request: Request,
+        checkpoints: dict[int, int],
+        wants_token: bool,
+    ) -> SeqChunk:
+        params = request.params
+        temperature = 0.0 if params.is_greedy else params.temperature
+        step = len(request.outputs)
+        sampler = SamplerRow(temperature, params.top_k, params.top_p, request.seed, step)
+        return SeqChunk(
+            tokens,
+            start,
+            self.cache.slot_row(int(self.cache.hybrid.rows.slot[row])),
+            self.cache.page_rows(row).tolist(),
+            "last" if wants_token else "none",
+            checkpoints,
+            sampler,
+        )
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters and gauges by the names that serving engines use; times are seconds."""
+        arena, pages = self.cache.hybrid.arena, self.cache.pages
+        assert arena.slots.limit is not None, "the arena of an engine is split"
+        return {
+            "num_requests_running": self.scheduler.num_running,
+            "num_requests_waiting": len(self.scheduler.waiting),
+            "kv_cache_usage_perc": arena.pages.num_live / max(1, pages.num_usable),
+            "state_cache_usage_perc": arena.slots.num_live / max(1, arena.slots.limit),
+            "kv_cache_locked_perc": 1 - pages.num_free / max(1, pages.num_usable),
+            "num_preemptions_total": self.scheduler.num_preempted,
+            **self.counters.to_dict(),
+        }
 
     def _completion(self, request: Request) -> Completion:
         assert request.finish is not None
         text = self.tokenizer.decode(request.outputs) if self.has_tokenizer else None
-        return Completion(request.prompt, tuple(request.outputs), text, request.finish.value)
+        return Completion(
+            request.prompt,
+            tuple(request.outputs),
+            text,
+            request.finish.value,
+            request.num_cached_tokens,
+        )
 
 
-def _seq_chunk(request: Request, count: int) -> SeqChunk:
-    assert request.cache is not None, "a scheduled request has a cache"
-    context = request.cache.context_tokens
-    params, is_last = request.params, context + count == request.num_tokens
-    temperature = 0.0 if params.is_greedy else params.temperature
-    sampler = SamplerRow(
-        temperature, params.top_k, params.top_p, request.seed, len(request.outputs)
-    )
-    return SeqChunk(
-        request.uncached(count),
-        context,
-        request.cache.slot,
-        request.cache.pages,
-        "last" if is_last else "none",
-        sampler=sampler,
-    )
+def _pieces(part: PrefillPart, is_cut: bool) -> list[tuple[int, int]]:
+    """``[start, stop)`` of a chunk's launches."""
+    cuts = [part.start, *(sorted(part.checkpoints) if is_cut else ()), part.stop]
+    return [(a, b) for a, b in itertools.pairwise(cuts) if a < b]
+
+
+def _want_logits(requests: Sequence[Request]) -> bool:
+    return any(not request.params.is_greedy for request in requests)
 
 
 def _choose(request: Request, output: StepOutput, row: int) -> int:

@@ -34,6 +34,7 @@ class Request:
         max_tokens: prompt and output together, at most.
         seed: of its random numbers.
         stop_ids: tokens that end it; they are not part of ``outputs``.
+        num_cached_tokens: of the prompt, found in the cache.
     """
 
     id: int
@@ -45,6 +46,7 @@ class Request:
     outputs: list[int] = field(default_factory=list[int])
     cache: SequenceCache | None = None
     finish: FinishReason | None = None
+    num_cached_tokens: int = 0
 
     def __post_init__(self) -> None:
         assert 0 < len(self.prompt) < self.max_tokens, "a request needs a prompt and room to answer"

@@ -99,6 +99,10 @@ class Device(Protocol):
         """Let ``fill`` write a host array of ``ref``'s shape, which becomes its contents."""
         ...
 
+    def tensor(self, ref: TensorRef) -> Any:
+        """A view of device memory that can be indexed and assigned (numpy's, or torch's)."""
+        ...
+
     def download(self, buffer: Buffer, dtype: str, shape: tuple[int, ...]) -> Array:
         """A host copy of the array at the start of ``buffer``; waits for what was launched."""
         ...

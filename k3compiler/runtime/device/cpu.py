@@ -88,6 +88,9 @@ class HostMemory:
     def write(self, ref: TensorRef, fill: Callable[[Array], None]) -> None:
         fill(tensor_view(ref))
 
+    def tensor(self, ref: TensorRef) -> Array:
+        return tensor_view(ref)
+
     def download(self, buffer: Buffer, dtype: str, shape: tuple[int, ...]) -> Array:
         return tensor_view(TensorRef(buffer, dtype, shape)).copy()
 

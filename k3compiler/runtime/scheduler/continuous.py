@@ -17,7 +17,7 @@ and it starts again from whatever of them is left.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,13 +55,17 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of a step. ``width`` tokens are verified by a decode step (1: no speculation)."""
+    """Of a step. ``width`` tokens are verified by a decode step (1: no speculation).
+
+    ``prefill_tokens`` bounds prompt tokens alone; None is whatever decodes leave of the budget.
+    """
 
     max_batched_tokens: int
     max_seqs: int
     chunk_tokens: int
     max_model_tokens: int
     width: int = 1
+    prefill_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,8 @@ class ContinuousScheduler:
         self._is_tight = False
         rows = self._grow_decodes(self._decode_rows())
         fed = int(self._counts(rows).sum())
-        grants = self._grants(self.limits.max_batched_tokens - fed)
+        budget = self.limits.max_batched_tokens - fed
+        grants = self._grants(min(budget, self.limits.prefill_tokens or budget))
         if self._is_tight:
             rows = rows[np.isin(rows, self._decoding)]
         starts, counts = self.cache.rows.context[rows], self._counts(rows)
@@ -432,12 +437,18 @@ class ContinuousScheduler:
     # -- after a step
 
     def complete(
-        self, plan: StepPlan, tokens: Tokens, num_new: Ints, first_tokens: dict[int, int]
+        self,
+        plan: StepPlan,
+        tokens: Tokens,
+        num_new: Ints,
+        first_tokens: dict[int, int],
+        stopped: Collection[int] = (),
     ) -> None:
         """Take a step's results.
 
         Shapes: ``tokens [rows, width] i32``, of which ``num_new [rows]`` were accepted (one at
-        least); ``first_tokens``: row -> token, for chunks that ended their prompt.
+        least); ``first_tokens``: row -> token, for chunks that ended their prompt; ``stopped``: rows
+        whose last token ends them and is no part of the output.
         """
         columns, rows, unit = self.cache.rows, plan.rows, self.cache.unit
         columns.context[rows] += num_new
@@ -453,9 +464,30 @@ class ContinuousScheduler:
         for part in plan.prefill:
             self._complete_part(part, first_tokens)
         self.cache.step_done()
+        for row in stopped:
+            self.num_out[row] -= 1
+            self.known[row] -= 1
+            self._finish(row, "stop")
         done = self._decoding[self.known[self._decoding] >= self.limit[self._decoding]]
         for row in done.tolist():
-            self._finish(row)
+            self._finish(row, "length")
+
+    def cancel(self, plan: StepPlan) -> list[Job]:
+        """A step failed midway: nobody knows what its rows' states are.
+
+        Ends the jobs of the step, publishing nothing of them; returns those.
+        """
+        for part in plan.prefill:
+            for slot in part.checkpoints.values():
+                self.cache.return_slot(slot)
+        rows = [*plan.rows.tolist(), *(part.row for part in plan.prefill)]
+        ended = [job for row in rows if (job := self.jobs[row]) is not None]
+        for job in ended:
+            self._take_off(job, publish=False)
+            job.state = JobState.DONE
+        self.cache.step_done()
+        self._blocked_at = -1
+        return ended
 
     def _complete_part(self, part: PrefillPart, first_tokens: dict[int, int]) -> None:
         job, row = part.job, part.row
@@ -479,12 +511,12 @@ class ContinuousScheduler:
         assert job is not None, "an empty row has no rank"
         return job.rank
 
-    def _finish(self, row: int) -> None:
+    def _finish(self, row: int, reason: str) -> None:
         job = self.jobs[row]
         assert job is not None, "an empty row finished"
         self._take_off(job, keep_state=self.retention.generation_end)
         job.state = JobState.DONE
-        self._emit("finished", {"id": job.name, "output": job.outputs, "reason": "length"})
+        self._emit("finished", {"id": job.name, "output": job.outputs, "reason": reason})
 
     def _preempt(self, job: Job) -> None:
         self._is_tight = True
@@ -495,13 +527,13 @@ class ContinuousScheduler:
         insort(self.waiting, job, key=lambda j: j.rank)
         self._emit("preempted", {"id": job.name, "tokens": context})
 
-    def _take_off(self, job: Job, *, keep_state: bool = True) -> None:
+    def _take_off(self, job: Job, *, keep_state: bool = True, publish: bool = True) -> None:
         """Close a running job's row; its outputs stay with it."""
         row = job.row
         job.outputs = self.outputs(row)
         context = int(self.cache.rows.context[row])
         tokens = np.concatenate([job.prompt, job.outputs])[:context]
-        donated = self.cache.close(row, tokens, keep_state=keep_state)
+        donated = self.cache.close(row, tokens if publish else None, keep_state=keep_state)
         if donated:
             fields = {"id": job.name, "tokens": donated, "reason": "generation_end"}
             self._emit("checkpoint", fields)

@@ -1,0 +1,145 @@
+"""The hybrid cache over an executor's state buffers.
+
+The buffers have fixed sizes, so the arena is split (``static_slots``) and nothing is ever moved. Rows
+of the buffers are what kernels see: place + 1.
+
+:meth:`EngineCache.open` serves callers who drive the executor themselves; the scheduler works on
+``hybrid`` directly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from k3compiler.package.expr import cdiv
+from k3compiler.runtime.cache.hybrid import NO_HIT, CacheShape, HybridCache, Observer
+from k3compiler.runtime.cache.manager import SequenceCache
+from k3compiler.runtime.cache.ops import Ints
+from k3compiler.runtime.cache.state_memory import FIRST_ROW, StateMemory
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    """``num_free``: not held by any running sequence (cached prefixes give way)."""
+
+    num_usable: int
+    num_free: int
+
+
+class EngineCache:
+    """See the module.
+
+    Args:
+        num_pages, num_slots: rows of the buffers, row 0 included.
+        num_sequences: that run at once; slots beyond those are for checkpoints.
+        unit: tokens per match unit.
+    """
+
+    def __init__(
+        self,
+        memory: StateMemory,
+        *,
+        num_pages: int,
+        num_slots: int,
+        num_sequences: int,
+        page_tokens: int,
+        unit: int,
+        prefix_cache: bool,
+        observe: Observer | None = None,
+    ) -> None:
+        slots, page_bytes = num_slots - 1, page_tokens * memory.token_bytes
+        shape = CacheShape(
+            slots * memory.state_bytes + (num_pages - 1) * page_bytes,
+            memory.state_bytes,
+            memory.token_bytes,
+            num_sequences,
+            page_tokens=page_tokens,
+            unit=unit,
+            static_slots=slots,
+            prefix_cache=prefix_cache,
+        )
+        self.hybrid = HybridCache(shape, observe)
+        self.memory, self.page_tokens = memory, page_tokens
+        self._open: dict[SequenceCache, int] = {}
+
+    def run_ops(self) -> None:
+        """Execute what the cache asked of the memory."""
+        self.memory.run(self.hybrid.arena.ops)
+        self.hybrid.arena.ops.clear()
+
+    @property
+    def pages(self) -> PoolUse:
+        usable = self.hybrid.arena.pages.limit
+        assert usable is not None, "the arena of an engine is split"
+        return PoolUse(usable, usable - int(np.count_nonzero(self.hybrid.locked)))
+
+    @property
+    def slots(self) -> PoolUse:
+        """Of running sequences."""
+        rows = self.hybrid.rows
+        return PoolUse(rows.num_free + rows.num_open, rows.num_free)
+
+    def slot_row(self, slot: int) -> int:
+        """The buffers' row of a slot."""
+        return int(self.hybrid.arena.slots.place[slot]) + FIRST_ROW
+
+    def page_rows(self, row: int) -> Ints:
+        """The buffers' rows of a sequence's pages."""
+        return self.hybrid.arena.pages.place[self.hybrid.rows.pages(row)] + FIRST_ROW
+
+    def roll_states(self, rows: Ints) -> None:
+        """After a decode: where a row stands on a unit boundary, keep its state."""
+        columns, slots = self.hybrid.rows, self.hybrid.arena.slots
+        on_boundary: NDArray[np.bool_] = (columns.context[rows] + 1) % self.hybrid.unit == 0
+        chosen = rows[on_boundary & (columns.rolled[rows] > 0)]
+        self.memory.roll(slots.place[columns.slot[chosen]], slots.place[columns.rolled[chosen]])
+
+    # -- sequences of callers who drive the executor themselves
+
+    def can_ever_open(self, max_tokens: int) -> bool:
+        """Whether a sequence of this length fits an empty cache."""
+        return cdiv(max_tokens, self.page_tokens) <= self.pages.num_usable
+
+    def open(self, max_tokens: int) -> SequenceCache | None:
+        """A slot and the promise of pages for ``max_tokens``, or None where they are not free.
+
+        Ownership: the caller's until :meth:`close`; it neither reads nor feeds the prefix index.
+        """
+        row = self.hybrid.admit(NO_HIT, max_tokens)
+        if row is None:
+            return None
+        slot = self.slot_row(int(self.hybrid.rows.slot[row]))
+        sequence = SequenceCache(slot, cdiv(max_tokens, self.page_tokens))
+        self._open[sequence] = row
+        self.run_ops()
+        return sequence
+
+    def grow(self, sequence: SequenceCache, num_tokens: int) -> None:
+        """Take pages so that the table covers ``num_tokens`` tokens."""
+        need = cdiv(num_tokens, self.page_tokens)
+        assert need <= sequence.max_pages, "more pages than were promised"
+        row = self._open[sequence]
+        grown = self.hybrid.grow(row, num_tokens)
+        assert grown, "promised pages are not there"
+        self.run_ops()
+        sequence.pages[:] = self.page_rows(row).tolist()
+
+    def close(self, sequence: SequenceCache) -> None:
+        """Give back everything that ``sequence`` holds."""
+        self.hybrid.close(self._open.pop(sequence), None)
+
+    def reset_prefixes(self) -> None:
+        """Forget every cached prefix."""
+        self.hybrid.drop_all()
+        self.run_ops()
+
+    def check_integrity(self) -> None:
+        """Assert every invariant of the cache (A17), and of the sequences opened here."""
+        self.hybrid.check_integrity()
+        for sequence, row in self._open.items():
+            assert sequence.pages == self.page_rows(row).tolist(), "a table differs from its row"
+            room = len(sequence.pages) * self.page_tokens
+            assert sequence.context_tokens <= room, f"{sequence} has tokens outside its pages"
