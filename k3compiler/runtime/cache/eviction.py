@@ -111,10 +111,11 @@ class EvictionQueue:
         parked: list[tuple[Kind, Entry]] = []
         found = None
         while found is None:
-            heaps = [(self._heaps[k][0], k) for k in kinds if self._heaps[k]]
-            if not heaps:
+            full = [kind for kind in kinds if self._heaps[kind]]
+            if not full:
                 break
-            entry, kind = min(heaps)
+            kind = min(full, key=lambda k: self._heaps[k][0])
+            entry = self._heaps[kind][0]
             heapq.heappop(self._heaps[kind])
             score, _, node, generation = entry
             if self._index.generation[node] != generation or not self._is_evictable(kind, node):

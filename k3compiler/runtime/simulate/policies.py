@@ -69,6 +69,8 @@ class BoundPolicy:
 
 
 Kind = Literal["cells", "state"]
+Item = tuple[Kind, int]
+"""What is cached, by the key of the prefix that it ends."""
 
 
 class PagedPolicy:
@@ -95,7 +97,7 @@ class PagedPolicy:
         self._keep_all = keep_all
         self._num_pages = num_bytes // (page_tokens * token_bytes)
         self._state_pages = cdiv(state_bytes, page_tokens * token_bytes)
-        self._cached: OrderedDict[tuple[Kind, int], int] = OrderedDict()  # -> pages
+        self._cached: OrderedDict[Item, int] = OrderedDict()  # -> pages
         self._used = 0
 
     def serve(self, prompt: Tokens, output: Tokens) -> int:
@@ -150,10 +152,11 @@ class PagedPolicy:
     def _register(self, whole: Prefixes, num_prompt: int, end: int, states: list[int]) -> None:
         tail = (num_prompt - 1) // self._unit * self._unit
         boundaries = list(range(self._page, end + 1, self._page))
-        items: list[tuple[Kind, int]] = [("cells", whole.key(b)) for b in boundaries]
+        items: list[Item] = [("cells", whole.key(b)) for b in boundaries]
         if tail > 0 and tail % self._page:
             items.append(("cells", whole.key(tail)))
-        items += [("state", whole.key(s)) for s in states]
+        kept: list[Item] = [("state", whole.key(s)) for s in states]
+        items += kept
         for item in reversed(items):
             pages = self._state_pages if item[0] == "state" else 1
             if item not in self._cached and self._make_room(pages):
@@ -191,7 +194,7 @@ class TreePolicy:
     ) -> None:  # fmt: skip
         self._num_bytes, self._interval, self._budget = num_bytes, interval, budget
         self._bytes: dict[Kind, int] = {"cells": GRID * token_bytes, "state": state_bytes}
-        self._cached: OrderedDict[tuple[Kind, int], int] = OrderedDict()
+        self._cached: OrderedDict[Item, int] = OrderedDict()
         self._kids: dict[int, int] = {}
         self._parent: dict[int, int] = {}
         self._used = 0
@@ -264,10 +267,10 @@ class TreePolicy:
             self._drop(victim)
         return True
 
-    def _may_go(self, item: tuple[Kind, int]) -> bool:
+    def _may_go(self, item: Item) -> bool:
         return item[0] == "state" or not self._kids.get(item[1])
 
-    def _drop(self, item: tuple[Kind, int]) -> None:
+    def _drop(self, item: Item) -> None:
         kind, key = item
         self._used -= self._cached.pop(item)
         if kind == "cells":

@@ -54,16 +54,18 @@ class SimulatorMachine(RuleBasedStateMachine):
             self.driver.finish()
 
 
+@pytest.mark.slow
 def test_interleavings() -> None:
     options = settings(
         max_examples=25,
         stateful_step_count=25,
         deadline=None,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     run_state_machine_as_test(SimulatorMachine, settings=options)
 
 
+@pytest.mark.slow
 def test_two_thousand_steps() -> None:
     total = seed = 0
     while total < 2000:

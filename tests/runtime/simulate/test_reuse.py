@@ -85,7 +85,7 @@ def test_states_at_an_interval() -> None:
 @pytest.mark.parametrize("field", ["salt", "adapter"])
 def test_other_salts_and_adapters_share_nothing(field: str) -> None:
     lines = [
-        request(str(i), part("s", 1000), arrival_step=100 * i, **extra)
+        request(str(i), part("s", 1000), arrival_step=100 * i) | extra
         for i, extra in enumerate([{}, {field: "x"}, {field: "y"}, {field: "x"}, {}])
     ]
     run = Run(CONFIG, lines)
