@@ -26,7 +26,7 @@ from k3compiler.runtime.cache.unit_keys import Tokens
 from k3compiler.runtime.scheduler.continuous import PrefillPart
 from k3compiler.runtime.scheduler.job import Job
 from k3compiler.runtime.simulate import fake_model as model
-from k3compiler.runtime.simulate.fake_model import VOCAB, Words
+from k3compiler.runtime.simulate.fake_model import VOCAB, Words, adapter_word_of
 
 _JUNK = np.uint64(0xDEADBEEFDEADBEEF)
 
@@ -124,14 +124,23 @@ class FakeDevice:
 
     def decode(self, jobs: Sequence[Job], rows: Ints, starts: Ints, last_tokens: Tokens) -> Tokens:
         """One token of every row: ``[rows] i32``."""
+        adapters = [0 if (a := job.namespace[1]) is None else adapter_word_of(a) for job in jobs]
+        words = last_tokens.astype(np.uint64) + np.array(adapters, np.uint64)
+        columns, arena = self._cache.rows, self._cache.arena
+        slots = arena.slots.place[columns.slot[rows]]
+        states = model.advance_each(self.states[slots], words)
+        self.states[slots] = states
+        pages = arena.pages.place[columns.table[rows, starts // self._page]]
+        self.cells[pages, starts % self._page] = model.cells_at(words, starts)
         found = [
-            self._feed(job, row, start, token)
-            for job, row, start, token in zip(
-                jobs, rows.tolist(), starts.tolist(), last_tokens.tolist(), strict=True
+            model.choose(state, model.attend(self.cells_of(row, start + 1)))
+            for row, start, state in zip(
+                rows.tolist(), starts.tolist(), states.tolist(), strict=True
             )
         ]
-        for row, start in zip(rows.tolist(), starts.tolist(), strict=True):
-            self._roll(row, start + 1)
+        crossing = (starts + 1) % self._cache.unit == 0
+        for row in rows[crossing].tolist():
+            self._roll(row)
         return np.array(found, np.int32)
 
     def _feed(self, job: Job, row: int, position: int, token: int) -> int:
@@ -142,10 +151,10 @@ class FakeDevice:
         self._write_cells(row, position, model.cells_of(word, position))
         return model.choose(state, model.attend(self.cells_of(row, position + 1)))
 
-    def _roll(self, row: int, context: int) -> None:
-        """Copy the live state where it stands on a unit boundary."""
+    def _roll(self, row: int) -> None:
+        """Copy the live state, which stands on a unit boundary."""
         rolled = int(self._cache.rows.rolled[row])
-        if rolled and context % self._cache.unit == 0:
+        if rolled:
             self._set_state(rolled, self.state_of(int(self._cache.rows.slot[row])))
 
     def verify(

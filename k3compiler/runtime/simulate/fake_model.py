@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +37,23 @@ def mix(values: Words) -> Words:
     return x ^ (x >> np.uint64(31))
 
 
-def _mix_one(value: int) -> int:
-    return int(mix(np.array([value & _MASK], np.uint64))[0])
+def mix_one(value: int) -> int:
+    """:func:`mix` of one word, modulo 2**64."""
+    x = value & _MASK
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK
+    return x ^ (x >> 31)
 
 
 def text_word(text: str) -> int:
     """A word for a name."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+@cache
+def adapter_word_of(adapter: str) -> int:
+    """What an adapter adds to every word."""
+    return text_word("adapter " + adapter)
 
 
 def stream_tokens(name: str, start: int, stop: int) -> Tokens:
@@ -82,7 +93,7 @@ def words_of(tokens: Tokens, start: int, adapter: str | None, media: Sequence[Me
     """What the model sees at positions ``start..`` of a sequence."""
     words = tokens.astype(np.uint64)
     if adapter is not None:
-        words = words + np.uint64(text_word("adapter " + adapter))
+        words = words + np.uint64(adapter_word_of(adapter))
     stop = start + len(tokens)
     for item in media:
         begin, end = max(item.start, start), min(item.stop, stop)
@@ -100,6 +111,16 @@ def advance(state: int, words: Words) -> int:
     return (state * int(powers[count]) + total) & _MASK
 
 
+def advance_each(states: Words, words: Words) -> Words:
+    """Many states by one word each."""
+    return states * np.uint64(_A) + mix(words)
+
+
+def cells_at(words: Words, positions: NDArray[np.int64]) -> Words:
+    """Cells of single positions."""
+    return mix(words + positions.astype(np.uint64) * np.uint64(_B))
+
+
 def cells_of(words: Words, start: int) -> Words:
     """Cells of positions ``start..``."""
     positions = np.arange(start, start + len(words), dtype=np.uint64)
@@ -113,7 +134,7 @@ def attend(cells: Words) -> int:
 
 def choose(state: int, attention: int) -> int:
     """The next token."""
-    return _mix_one(state + attention) % VOCAB
+    return mix_one(state + attention) % VOCAB
 
 
 def cold_run(
@@ -123,11 +144,12 @@ def cold_run(
     words = words_of(prompt, 0, adapter, media)
     state, attention = advance(0, words), attend(cells_of(words, 0))
     found = [choose(state, attention)]
+    adapter_word = 0 if adapter is None else adapter_word_of(adapter)
     while len(found) < count:
         position = len(prompt) + len(found) - 1
-        word = words_of(np.array(found[-1:], np.int32), position, adapter, ())
-        weight = int(POWERS.weights(position + 1)[position])
-        state = advance(state, word)
-        attention = (attention + int(cells_of(word, position)[0]) * weight) & _MASK
+        word = found[-1] + adapter_word
+        state = (state * _A + mix_one(word)) & _MASK
+        weight = mix_one(position + _WEIGHT_SEED) | 1
+        attention = (attention + mix_one(word + position * _B) * weight) & _MASK
         found.append(choose(state, attention))
     return np.array(found, np.int32)

@@ -174,17 +174,16 @@ def media_ignored(patch: Patch) -> None:
     patch.setattr(UnitKeys, "of", blind)
 
 
-def rolled_too_late(patch: Patch) -> None:
-    """The rolled state is taken a token after the boundary."""
-    roll = FakeDevice._roll
-    patch.setattr(FakeDevice, "_roll", lambda self, row, context: roll(self, row, context - 1))
+def rolled_never(patch: Patch) -> None:
+    """The state at a boundary that decoding passes is not copied."""
+    patch.setattr(FakeDevice, "_roll", lambda self, row: None)
 
 
 FAULTS: list[Callable[[Patch], None]] = [
     stale_state, missing_state_copy, missing_cell_copy, missing_restore, no_zeroing,
     wrong_hash_parent, off_by_one_boundary, early_free, lost_refcount, page_moved_in_flight,
     wrong_rollback, cap_ignored, published_state_changes, promise_broken, salt_ignored,
-    media_ignored, rolled_too_late,
+    media_ignored, rolled_never,
 ]  # fmt: skip
 
 
