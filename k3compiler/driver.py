@@ -27,6 +27,7 @@ from k3compiler.passes.lower_to_tile.builder import Kernel, Kernels
 from k3compiler.passes.lower_to_tile.floors import floor_of
 from k3compiler.passes.lower_to_tile.lower import Lowered, lower_to_tile, merge_params
 from k3compiler.passes.pipelines import LoweringOptions, pipeline
+from k3compiler.targets.amd.flydsl.weights import shuffled_params
 from k3compiler.targets.backend import BuildRequest, BuiltKernel
 from k3compiler.targets.base import TargetSpec, find_target
 from k3compiler.targets.build import build_kernels
@@ -76,7 +77,12 @@ def compile_model(
         built = _build(kernels, spec, progress)
         records = _write_kernels(writer, kernels, built, config)
         plans = {phase: writer.add_plan(low.plan) for phase, low in lowered.items()}
-        writer.add_weights(WeightMap(merge_params(lowered.values())))
+        params = shuffled_params(
+            merge_params(lowered.values()),
+            [low.plan for low in lowered.values()],
+            {record.symbol: record for record in records},
+        )
+        writer.add_weights(WeightMap(params))
         manifest = Manifest(
             version=k3compiler.__version__,
             model=config.to_dict(),
@@ -144,7 +150,16 @@ def _build(kernels: Kernels, spec: TargetSpec, progress: Progress | None) -> dic
 def _request(kernel: Kernel) -> BuildRequest:
     shape = ", ".join(f"{k}={v}" for k, v in kernel.params.items())
     layers = tuple(sorted(kernel.layers))
-    return BuildRequest(kernel.symbol, kernel.text, kernel.options, kernel.op, layers, shape)
+    return BuildRequest(
+        kernel.symbol,
+        kernel.text,
+        kernel.options,
+        kernel.op,
+        layers,
+        shape,
+        family=kernel.family,
+        params=kernel.params,
+    )
 
 
 def _write_kernels(

@@ -9,6 +9,7 @@ import numpy as np
 
 from k3compiler.check.case import MEMORY, Array
 from k3compiler.package.manifest import KernelRecord, LaunchStep
+from k3compiler.package.shuffles import argument_layouts, shuffled
 from k3compiler.runtime.device.base import Device
 from k3compiler.runtime.device.launch_table import LaunchTable
 
@@ -30,6 +31,7 @@ class DeviceRunner:
         self.device = device
 
     def run(self, kernel: KernelRecord, arguments: Arguments) -> dict[str, Array]:
+        arguments = as_packaged(kernel, arguments)
         names = [a.name for a in kernel.args if a.kind == "buffer"]
         arrays = {name: np.asarray(arguments[name]) for name in names}
         buffers = {name: self.device.allocate(arrays[name].nbytes) for name in names}
@@ -44,6 +46,17 @@ class DeviceRunner:
             a.name: self.device.download(buffers[a.name], a.dtype, arrays[a.name].shape)
             for a in written
         }
+
+
+def as_packaged(kernel: KernelRecord, arguments: Arguments) -> dict[str, Any]:
+    """The arguments with weights in the layouts that the kernel's binary reads (docs/package.md)."""
+    layouts = argument_layouts(kernel)
+    return {
+        name: shuffled(layouts[name], value)
+        if name in layouts and isinstance(value, np.ndarray)
+        else value
+        for name, value in arguments.items()
+    }
 
 
 def single_launch(

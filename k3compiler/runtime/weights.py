@@ -20,6 +20,7 @@ from k3compiler.errors import K3Error
 from k3compiler.package.checkpoint_names import canonical_names
 from k3compiler.package.expr import Expr, evaluate
 from k3compiler.package.manifest import ParamRecord, WeightMap
+from k3compiler.package.shuffles import SHUFFLES
 
 Array = NDArray[Any]
 
@@ -290,6 +291,33 @@ class PadSource:
         self.of.write(loader, out[tuple(slice(a, n - b) for (a, b), n in pairs)])
 
 
+@dataclass(frozen=True, slots=True)
+class ShuffleSource:
+    """Matrices in a layout of ``package/shuffles.py``; stacked ones go through memory one at a time."""
+
+    layout: str
+    of: Source
+
+    def leaves(self) -> Iterator[TensorSource]:
+        return self.of.leaves()
+
+    def shape(self, loader: WeightLoader) -> tuple[int, ...]:
+        inner = self.of.shape(loader)
+        if len(inner) < 2:
+            raise _Misfit(f"{next(self.leaves()).name}: {self.layout} of {list(inner)}")
+        return SHUFFLES[self.layout].shape(inner)
+
+    def write(self, loader: WeightLoader, out: Array) -> None:
+        if isinstance(self.of, StackSource):
+            for index, part in enumerate(self.of.parts):
+                ShuffleSource(self.layout, part).write(loader, out[index])
+            return
+        whole = np.empty(self.of.shape(loader), out.dtype)
+        self.of.write(loader, whole)
+        for index in np.ndindex(whole.shape[:-2]):
+            SHUFFLES[self.layout].write(whole[index], out[index])
+
+
 def parse_source(data: Mapping[str, Any], symbols: Mapping[str, int]) -> Source:
     """A SOURCE object as nodes, its expressions evaluated on ``symbols`` (``rank``).
 
@@ -326,8 +354,10 @@ def _parse(data: Mapping[str, Any], symbols: Mapping[str, int]) -> Source:
         case {"pad": widths, "of": inner}:
             pairs = tuple((evaluate(a, symbols), evaluate(b, symbols)) for a, b in widths)
             return PadSource(pairs, _parse(inner, symbols))
+        case {"shuffle": str(layout), "of": inner}:
+            return ShuffleSource(_known_layout(layout), _parse(inner, symbols))
         case _:
-            raise ValueError("tensor, concat, stack, reshape, transpose or pad")
+            raise ValueError("tensor, concat, stack, reshape, transpose, pad or shuffle")
 
 
 def _bounds(
@@ -344,3 +374,9 @@ def _bounds(
 def param_bytes(param: ParamRecord) -> int:
     """Bytes of one parameter on the device."""
     return prod(param.shape) * NUMPY_DTYPES[param.dtype].itemsize
+
+
+def _known_layout(name: str) -> str:
+    if name not in SHUFFLES:
+        raise ValueError(f"layout {name}")
+    return name

@@ -27,6 +27,8 @@ class BuildRequest:
         op: the op it was made for, e.g. ``kda.output``.
         layers: the layers that launch it.
         shape: the static parameters, in words, for messages.
+        family: the builder in ``kernels/`` that wrote the tile program.
+        params: its static parameters; with the family, what a backend with a form of its own for the op lowers from.
     """
 
     symbol: str
@@ -35,6 +37,8 @@ class BuildRequest:
     op: str = ""
     layers: tuple[int, ...] = ()
     shape: str = ""
+    family: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def place(self) -> str:

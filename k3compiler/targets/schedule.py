@@ -6,8 +6,9 @@
 
 A value to set may depend on a parameter: ``{"cover": "N", "at_least": 16, "at_most": 128}`` is the smallest power of
 two that holds N, within those bounds. ``targets`` may be left out (every target of the vendor), and so may ``when``:
-a parameter equals a value, or lies in an inclusive ``[low, high]`` where null is open. Key by key the last entry that
-fits wins, in the order of the files' names and of their entries.
+a parameter equals a value, lies in an inclusive ``[low, high]`` where null is open, or is as
+``{"multiple_of": 64, "at_least": 512}`` says. ``form`` names the compiler where a target has a choice (AMD: ``flydsl``,
+else Triton). Key by key the last entry that fits wins, in the order of the files' names and of their entries.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ LAUNCH_KEYS = (
     "maxnreg",
     "waves_per_eu",
     "matrix_instr_nonkdim",
+    "form",
 )
 ANY_FAMILY = "*"
 PASS_FAMILIES = ("moe_sort",)  # no kernels: what passes ask for (rows of an expert's block)
@@ -69,6 +71,12 @@ def block_part(schedule: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, rule: Any) -> bool:
+    if isinstance(rule, dict):
+        return (
+            value is not None
+            and value % rule["multiple_of"] == 0
+            and value >= rule.get("at_least", 0)
+        )
     if not isinstance(rule, list):
         return value == rule
     low, high = rule

@@ -82,6 +82,37 @@ def test_experts_are_stacked_for_a_rank() -> None:
     np.testing.assert_array_equal(_load(sliced, (2, 2, 2), "i8"), EXPERTS[:2, 1:3])
 
 
+@pytest.mark.parametrize("layout", ["e2m1_16x128", "e8m0_32x256"])
+def test_shuffled_weights_lie_where_their_layout_says(layout: str) -> None:
+    """Stacked experts through memory one by one: the same bytes as the layout's formula, filled up with zeros."""
+    rows, width = (
+        48,
+        (192 if layout == "e2m1_16x128" else 12),
+    )  # K = 384: filled up to 512, rows to 64
+    experts = RNG.integers(0, 255, (2, rows, width), dtype=np.uint8)
+    tensors = {f"language_model.x.{e}.w": data for e, data in enumerate(experts)}
+    loader = WeightLoader(TensorTable(tensors, dict.fromkeys(tensors, "i8")))
+    stack = {"stack": {"name": "x.{e}.w", "first": 0, "count": 2}}
+    source = {"shuffle": layout, "of": stack}
+    full = np.zeros((2, 64, 256 if layout == "e2m1_16x128" else 16), np.uint8)
+    full[:, :rows, :width] = experts
+    param = ParamRecord("p", "i8", full.shape, source)
+    loader.check(WeightMap((param,)))
+    out = np.full(full.shape, 77, np.uint8)
+    loader.load(param, out)
+    if layout == "e2m1_16x128":
+        want = full.reshape(2, 4, 16, 4, 4, 16).transpose(0, 1, 3, 4, 2, 5)
+    else:
+        want = full.reshape(2, 2, 2, 16, 2, 2, 4).transpose(0, 1, 4, 6, 3, 5, 2)
+    np.testing.assert_array_equal(out, want.reshape(full.shape))
+
+
+def test_an_unknown_layout_is_refused() -> None:
+    with pytest.raises(K3Error, match="layout zigzag") as caught:
+        _load({"shuffle": "zigzag", "of": _A}, (6, 4))
+    assert caught.value.code == "K3-K003"
+
+
 def test_float32_is_rounded_to_bfloat16() -> None:
     found = _load(_A, (6, 4), "bf16")
     np.testing.assert_array_equal(found, A.astype(ml_dtypes.bfloat16))

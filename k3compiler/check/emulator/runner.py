@@ -11,7 +11,7 @@ import numpy as np
 from k3compiler.check.case import Array, Case, Verdict, judge
 from k3compiler.check.emulator.alu import load_alu
 from k3compiler.check.emulator.kernel import ORDERS, EmulatedKernel, WaveOrder, classes
-from k3compiler.check.runner import Arguments, symbol_values
+from k3compiler.check.runner import Arguments, as_packaged, symbol_values
 from k3compiler.check.verify import prepared_cases
 from k3compiler.errors import K3Error
 from k3compiler.package.expr import compile_exprs
@@ -62,7 +62,8 @@ def run_code(
     counts: Counter[str] | None = None,
 ) -> dict[str, Array]:
     """One launch of a code object as a package's record says; ``counts`` gathers what waves executed."""
-    values = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
+    packaged = as_packaged(kernel, arguments)
+    values = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in packaged.items()}
     known = symbol_values(kernel, values)
     grid = compile_exprs(kernel.grid)(known)
     if 0 not in grid:

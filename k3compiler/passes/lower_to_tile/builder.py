@@ -18,7 +18,7 @@ from k3compiler.passes.lower_to_tile.refs import STEP_INPUTS, Ref, step_input
 
 Scheduler = Callable[[str, Mapping[str, Any], str], Mapping[str, Any]]
 """(family, dimensions, phase) -> block sizes and launch options (keys in OPTIONS)."""
-OPTIONS = ("num_warps", "num_stages", "maxnreg", "waves_per_eu")
+OPTIONS = ("num_warps", "num_stages", "maxnreg", "waves_per_eu", "form")
 _SYMBOL = re.compile(r"[A-Za-z_]\w*")
 _FUNCTIONS = ("min", "max", "cdiv")
 

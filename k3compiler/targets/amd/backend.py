@@ -1,15 +1,16 @@
-"""Tile programs as AMDGCN assembly and code objects, through Triton."""
+"""Tile programs as AMDGCN assembly and code objects: through Triton, or FlyDSL where the schedule says so."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from k3compiler.errors import K3Error
 from k3compiler.ir.context import parse_module
-from k3compiler.package.manifest import LaunchRecord, ResourceRecord
+from k3compiler.package.manifest import LaunchRecord
+from k3compiler.targets.amd.flydsl.adapter import flydsl_version
+from k3compiler.targets.amd.flydsl.build import build_flydsl
+from k3compiler.targets.amd.resources import resources_of
 from k3compiler.targets.backend import BuildRequest, BuiltKernel, refuse_shared
 from k3compiler.targets.base import TargetSpec
 from k3compiler.targets.triton_ir.emitter import Form, emit_triton, program_label
@@ -17,7 +18,6 @@ from k3compiler.targets.triton_ir.toolchain import Assembled, GpuChip, run_stage
 
 OPTIONS = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim")
 TF32_ISAS = ("gfx942",)  # xf32 went away with gfx950
-MATRIX_OP = re.compile(r"\bv_s?mfma(?:c)?_(scale_)?")
 
 
 class AmdBackend:
@@ -28,12 +28,14 @@ class AmdBackend:
         self.chip = GpuChip("hip", spec.isa, spec.warp_size)
 
     def versions(self) -> Mapping[str, str]:
-        return {"triton": triton_version()}
+        return {"triton": triton_version(), "flydsl": flydsl_version()}
 
     def sources(self) -> tuple[str, ...]:
         return ("k3compiler.targets.triton_ir", "k3compiler.targets.amd")
 
     def compile(self, request: BuildRequest) -> BuiltKernel:
+        if request.schedule.get("form") == "flydsl":
+            return build_flydsl(request, self.spec)
         module = parse_module(request.tile_text)
         form = Form(has_tf32=self.spec.isa in TF32_ISAS)
         assembled = self._assemble(request, emit_triton(module, form))
@@ -51,7 +53,7 @@ class AmdBackend:
             global_scratch_align=metadata["global_scratch_align"] or 1,
         )
         files = {"s": assembly.encode(), "hsaco": hsaco}
-        return BuiltKernel(request.symbol, files, launch, _resources(assembly))
+        return BuiltKernel(request.symbol, files, launch, resources_of(assembly))
 
     def _assemble(self, request: BuildRequest, text: str) -> Assembled:
         chosen = {k: v for k, v in request.schedule.items() if k in OPTIONS and v is not None}
@@ -67,19 +69,3 @@ class AmdBackend:
                 expected=f"Triton to take it for {self.spec.isa}",
                 found=f"{type(error).__name__}: {error}",
             ) from error
-
-
-def _resources(assembly: str) -> ResourceRecord:
-    """Registers, spills and matrix instructions, from the assembly and its metadata note."""
-
-    def noted(key: str) -> int:
-        found = re.search(rf"\.{key}:\s*(\d+)", assembly)
-        assert found, f"the code object does not note .{key}"
-        return int(found[1])
-
-    ops = Counter("mfma_scale" if scaled else "mfma" for scaled in MATRIX_OP.findall(assembly))
-    return ResourceRecord(
-        registers=noted("vgpr_count"),
-        spill_bytes=4 * noted("vgpr_spill_count"),
-        instructions=dict(sorted(ops.items())),
-    )

@@ -65,7 +65,7 @@ def test_scales_255_and_0_of_a_scaled_product() -> None:
     name = "V_MFMA_SCALE_F32_16X16X128_F8F6F4"
     run(machine(), wave, name, "VOP3PX2", prefix | word << 64)
     got = wave.v[16:20].view(F32)
-    rows = {4 * (lane // 16) + i: got[i, lane] for lane in LANES for i in range(4)}
+    rows = {4 * (int(lane) // 16) + i: got[i, lane] for lane in LANES for i in range(4)}
     assert np.isnan(rows[3]) and rows[5] == F32(96.0) and rows[4] == 128.0
 
 
