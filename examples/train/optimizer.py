@@ -9,20 +9,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from examples.train.weights import Weights
+from examples.train.weights import Parameters
 
 MUON_LR, ADAM_LR = 4e-3, 3e-3
 MUON_MOMENTUM, MUON_DECAY = 0.95, 0.1
 MUON_RMS = 0.2  # size of an update's elements, times the learning rate
 ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-10
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-NOT_MATRICES = ("embed_tokens", "lm_head", "gate", "b_proj", "_res_proj", "_conv1d", "A_log")
+NOT_MATRICES = (
+    *("embed_tokens", "lm_head", "gate", "b_proj", "_conv1d", "A_log"),
+    *("markov_w1", "markov_w2"),
+)
 
 
 def is_muon(name: str, shape: tuple[int, ...]) -> bool:
     """Whether a checkpoint tensor is a hidden matrix."""
     leaf = name.removesuffix(".weight").rsplit(".", 1)[-1]
-    return len(shape) == 2 and not leaf.endswith(NOT_MATRICES)
+    return len(shape) == 2 and shape[0] > 1 and not leaf.endswith(NOT_MATRICES)
 
 
 @dataclass(slots=True)
@@ -38,7 +41,7 @@ class MatrixGroup:
 class Optimizer:
     """Reads the leaves' gradients, moves the masters, publishes new leaves."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Parameters) -> None:
         self._weights = weights
         device = next(iter(weights.masters.values())).device
         for leaf in weights.leaves.values():
@@ -49,10 +52,10 @@ class Optimizer:
         self._adam()
 
     def _matrix_groups(self) -> list[MatrixGroup]:
-        """Batches ``[n, r, c]`` of equal shape; an expert tensor is one batch already."""
+        """Batches ``[n, r, c]`` of equal shape; a stack is one batch already."""
         found: defaultdict[tuple[int, int], list[tuple[Tensor, Tensor]]] = defaultdict(list)
         w = self._weights
-        for name in sorted(w.layout.experts):
+        for name in sorted(w.layout.stacks):
             _, rows, cols = w.masters[name].shape
             inner = rows // 2 if name.endswith("w13") else rows
             pair = (self._master(name), self._grad(name))

@@ -26,6 +26,7 @@ from examples.train.initial import initialise
 from examples.train.model import Model, Trace, token_losses
 from examples.train.moe import balanced_bias
 from examples.train.optimizer import Optimizer
+from examples.train.runner import StepRunner
 from examples.train.shape import nano_config, smoke_config
 from examples.train.shards import read_shards
 from examples.train.weights import Weights
@@ -130,7 +131,7 @@ class Trainer:
         length, first, end = self.phase()
         windows = Windows(self.tokens, length, o.seed)
         count = o.batch_tokens // length
-        runner = StepRunner(self, self._use_graph)
+        runner = StepRunner(self.train_step, self._use_graph)
         mark, since = time.perf_counter(), self.step
         while self.step < min(end, last):
             batch = windows.batch((self.step - first) * count, count)
@@ -180,45 +181,6 @@ class Trainer:
         self.optimizer.load_state(state["optimizer"])
         self.weights.publish()
         return True
-
-
-class StepRunner:
-    """Runs training steps; on CUDA the fourth and later ones as one captured graph."""
-
-    WARM = 3
-
-    def __init__(self, trainer: Trainer, use_graph: bool) -> None:
-        self._trainer, self._use_graph = trainer, use_graph
-        self._done = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self, batch: Tensor) -> Tensor:
-        if not self._use_graph:
-            return self._trainer.train_step(batch)
-        if self._graph is None and self._done >= self.WARM:
-            self._capture(batch)
-        if self._graph is not None:
-            self._batch.copy_(batch)
-            self._graph.replay()
-            return self._loss
-        self._done += 1
-        return self._aside(batch)
-
-    def _aside(self, batch: Tensor) -> Tensor:
-        """A step on a side stream, as capture wants its warm-up."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            loss = self._trainer.train_step(batch)
-        torch.cuda.current_stream().wait_stream(stream)
-        return loss
-
-    def _capture(self, batch: Tensor) -> None:
-        self._batch = batch.clone()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._loss = self._trainer.train_step(self._batch)
-        self._graph = graph
 
 
 def profile(trainer: Trainer) -> None:

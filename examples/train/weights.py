@@ -36,21 +36,16 @@ class Part:
 
 
 class Layout:
-    """Names and shapes: ``fused`` by its own name, ``parts`` by checkpoint name."""
+    """Names and shapes: ``fused`` by its own name, ``parts`` by checkpoint name.
 
-    def __init__(self, config: ModelConfig) -> None:
+    ``stacks`` are fused tensors ``[n, rows, cols]``, each a batch of equal matrices.
+    """
+
+    def __init__(self) -> None:
         self.fused: dict[str, tuple[int, ...]] = {}
         self.parts: dict[str, Part] = {}
         self.kept_f32: set[str] = set()
-        self.experts: set[str] = set()
-        self._config = config
-        c = config
-        self._alone("model.embed_tokens.weight", (c.vocab_size, c.hidden_dim))
-        self._alone("lm_head.weight", (c.vocab_size, c.hidden_dim))
-        self._alone("model.norm.weight", (c.hidden_dim,))
-        self._site("model.output_attn_res")
-        for layer in range(c.num_layers):
-            self._layer(f"model.layers.{layer}", layer)
+        self.stacks: set[str] = set()
 
     def _alone(self, name: str, shape: tuple[int, ...], *, keep: bool = False) -> None:
         self._rows(name, [(name, shape)], keep=keep, align=1)
@@ -71,6 +66,21 @@ class Layout:
         self.fused[fused] = (rows, *parts[0][1][1:])
         if keep:
             self.kept_f32.add(fused)
+
+
+class ModelLayout(Layout):
+    """The target's; its stacks are the experts."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self._config = config
+        c = config
+        self._alone("model.embed_tokens.weight", (c.vocab_size, c.hidden_dim))
+        self._alone("lm_head.weight", (c.vocab_size, c.hidden_dim))
+        self._alone("model.norm.weight", (c.hidden_dim,))
+        self._site("model.output_attn_res")
+        for layer in range(c.num_layers):
+            self._layer(f"model.layers.{layer}", layer)
 
     def _site(self, name: str) -> None:
         self._alone(f"{name}_norm.weight", (self._config.hidden_dim,))
@@ -138,7 +148,7 @@ class Layout:
         self._mlp(f"{name}.shared_experts", c.num_shared * width)
         for fused, shape in (("w13", (2 * width, latent)), ("w2", (latent, width))):
             self.fused[f"{name}.{fused}"] = (c.num_experts, *shape)
-            self.experts.add(f"{name}.{fused}")
+            self.stacks.add(f"{name}.{fused}")
         for e in range(c.num_experts):
             for matrix, fused, start, shape in (
                 ("w1", "w13", 0, (width, latent)),
@@ -150,22 +160,15 @@ class Layout:
                 )
 
 
-class Weights:
-    """Masters, computing leaves and router biases of one model on one device."""
+class Parameters:
+    """Masters and computing leaves of a layout on one device."""
 
     def __init__(
-        self, config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32
+        self, layout: Layout, device: torch.device, dtype: torch.dtype = torch.float32
     ) -> None:
-        self.config, self.layout, self.dtype = config, Layout(config), dtype
-        self.masters = {n: torch.zeros(s, device=device) for n, s in self.layout.fused.items()}
+        self.layout, self.dtype = layout, dtype
+        self.masters = {n: torch.zeros(s, device=device) for n, s in layout.fused.items()}
         self.leaves = {n: self._leaf(n) for n in self.masters}
-        moe = config.moe
-        assert moe is not None
-        self.bias = {
-            f"model.layers.{n}.block_sparse_moe": torch.zeros(moe.num_experts, device=device)
-            for n in range(config.num_layers)
-            if not config.is_dense(n)
-        }
 
     def _leaf(self, name: str) -> Tensor:
         kind = torch.float32 if name in self.layout.kept_f32 else self.dtype
@@ -179,15 +182,37 @@ class Weights:
         for name, part in self.layout.parts.items():
             yield name, part.view(self.masters[part.fused])
 
+    def stored(self, name: str) -> Tensor:
+        """A fused tensor as the leaf shall see it, before rounding to the leaf's type."""
+        return self.masters[name]
+
     @torch.no_grad()
     def publish(self) -> None:
-        """Masters to leaves: rounded to the computing type, experts through MXFP4."""
+        """Masters to leaves, rounded to the computing type."""
         names = list(self.masters)
-        ready = [
-            fake_mxfp4(self.masters[n]) if n in self.layout.experts else self.masters[n]
-            for n in names
-        ]
+        ready = [self.stored(n) for n in names]
         torch._foreach_copy_([self.leaves[n].detach() for n in names], ready)
+
+
+class Weights(Parameters):
+    """The target's parameters and router biases; experts compute through MXFP4."""
+
+    def __init__(
+        self, config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(ModelLayout(config), device, dtype)
+        self.config = config
+        moe = config.moe
+        assert moe is not None
+        self.bias = {
+            f"model.layers.{n}.block_sparse_moe": torch.zeros(moe.num_experts, device=device)
+            for n in range(config.num_layers)
+            if not config.is_dense(n)
+        }
+
+    def stored(self, name: str) -> Tensor:
+        whole = self.masters[name]
+        return fake_mxfp4(whole) if name in self.layout.stacks else whole
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Fill masters and biases from checkpoint tensors by canonical name (experts plain)."""

@@ -55,7 +55,7 @@ def test_the_example_checkpoint() -> None:
     directory = Path(__file__).parents[2] / "examples" / "k3-nano"
     config = load_checkpoint_config(directory)
     files = check_checkpoint(directory, config)
-    assert sum(path.stat().st_size for path in directory.iterdir()) < 20e6
+    assert sum(path.stat().st_size for path in directory.iterdir()) <= 24_000_000
     tokens = [n % config.vocab_size for n in range(7, 5000, 127)]
     ours = ReferenceModel(config, files, np.float64).forward(tokens)
     assert 1.5 < ours.std() < 2.5
