@@ -58,7 +58,7 @@ def test_the_example_checkpoint() -> None:
     assert sum(path.stat().st_size for path in directory.iterdir()) <= 24_000_000
     tokens = [n % config.vocab_size for n in range(7, 5000, 127)]
     ours = ReferenceModel(config, files, np.float64).forward(tokens)
-    assert 1.5 < ours.std() < 2.5
+    assert ours.std() > 1
     assert_agrees(ours, MlxOracle(directory).forward(tokens))
 
 
