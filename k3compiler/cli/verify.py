@@ -33,6 +33,13 @@ def verify_command(
         list[str] | None, typer.Option(help="Only kernels whose symbol contains this; repeatable.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+    programs: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="With --on emulator: run at most this many programs of every grid, and judge what those wrote.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Check every kernel against the reference."""
@@ -46,7 +53,8 @@ def verify_command(
     if on == "emulator":
         from k3compiler.check.emulator.runner import verify_emulated
 
-        rows = list(verify_emulated(opened, kernels=kernel, seed=seed))
+        emulated = verify_emulated(opened, kernels=kernel, seed=seed, most_programs=programs)
+        rows = list(emulated)
     else:
         with _running(opened, on, kernel) as running:
             rows = _rows(running, kernel, seed, best_only=on is not None)

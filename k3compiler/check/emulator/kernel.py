@@ -97,8 +97,12 @@ class EmulatedKernel:
         *,
         dynamic_lds_bytes: int = 0,
         order: WaveOrder = ORDERS[0],
+        most_programs: int | None = None,
     ) -> RunResult:
         """Launches it; arrays are updated in place, None is a null pointer.
+
+        Args:
+            most_programs: run only that many workgroups, spread over the grid.
 
         Raises:
             MemoryError: a lane reached outside every buffer, or outside LDS.
@@ -107,10 +111,23 @@ class EmulatedKernel:
         sizes = _three(grid), _three(block)
         launch = _Launch(self, sizes, arguments, dynamic_lds_bytes, order)
         with np.errstate(all="ignore"):
-            for z, y, x in np.ndindex(sizes[0][::-1]):
-                launch.workgroup((x, y, z))
+            for workgroup in spread(sizes[0], most_programs):
+                launch.workgroup(workgroup)
         launch.write_back()
         return launch.result()
+
+
+def spread(grid: Grid, most: int | None) -> Iterator[Grid]:
+    """Workgroups of a grid, all or ``most`` of them: the first, the last, and some between that share no stride."""
+    x, y, z = grid
+    total = x * y * z
+    chosen = range(total)
+    if most is not None and total > most:
+        rng = np.random.default_rng(total)
+        between = rng.choice(np.arange(1, total - 1), most - 2, replace=False)
+        chosen = sorted({0, total - 1, *between.tolist()})
+    for index in chosen:
+        yield index % x, index // x % y, index // (x * y)
 
 
 def _three(sizes: Sequence[int]) -> Grid:

@@ -147,12 +147,9 @@ class KernelBuilder:
         symbol: the kernel's name.
         arguments: an MLIR type for every argument (``!llvm.ptr<1>``, ``i32``).
         threads: of a workgroup.
-        lds_bytes: static LDS.
     """
 
-    def __init__(
-        self, symbol: str, arguments: Sequence[str], *, threads: int, lds_bytes: int
-    ) -> None:
+    def __init__(self, symbol: str, arguments: Sequence[str], *, threads: int) -> None:
         from flydsl._mlir import ir
 
         self._ir = ir
@@ -162,8 +159,8 @@ class KernelBuilder:
         signature = ", ".join(f"%a{i}: {kind}" for i, kind in enumerate(arguments))
         self._module = ir.Module.parse(
             f"module attributes {{gpu.container_module}} {{ gpu.module @kernels {{\n"
-            f"llvm.mlir.global internal @{_SHARED}() {{addr_space = 3 : i32, alignment = 1024 : i64}} : "
-            f"!llvm.array<{lds_bytes} x i8>\n"
+            f"llvm.mlir.global external @{_SHARED}() {{addr_space = 3 : i32, alignment = 1024 : i64}} : "
+            f"!llvm.array<0 x i8>\n"
             f"gpu.func @{symbol}({signature}) kernel attributes "
             f"{{known_block_size = array<i32: {threads}, 1, 1>}} {{ gpu.return }} }} }}",
             self._context,
@@ -297,7 +294,7 @@ class KernelBuilder:
         return self.op("rocdl.raw.ptr.buffer.load", operands, kind, aux="0 : i32")
 
     def shared(self) -> Value:
-        """The start of LDS."""
+        """The start of LDS, which the launch gives (no part of it is static)."""
         return self.op("llvm.mlir.addressof", (), "!llvm.ptr<3>", global_name=f"@{_SHARED}")
 
     def copy_to_shared(

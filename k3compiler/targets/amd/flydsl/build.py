@@ -43,10 +43,8 @@ def build_flydsl(request: BuildRequest, spec: TargetSpec) -> BuiltKernel:
     if resources.spill_bytes:
         raise _refused(request, "no spilled registers", f"{resources.spill_bytes} bytes a lane")
     files = {"s": assembly.encode(), "hsaco": link(text, spec.isa)}
-    # LDS is static, in the kernel's descriptor: a launch adds none
-    return BuiltKernel(
-        request.symbol, files, LaunchRecord(num_warps=NUM_WAVES, num_stages=2), resources
-    )
+    launch = LaunchRecord(num_warps=NUM_WAVES, num_stages=2, shared_bytes=tiling.lds_bytes)
+    return BuiltKernel(request.symbol, files, launch, resources)
 
 
 def _faults(request: BuildRequest, spec: TargetSpec) -> list[str]:

@@ -38,7 +38,7 @@ def lower(
     """
     tiling = Tiling.of(family, params)
     kinds = ["!llvm.ptr<1>" if is_buffer else "i32" for _, is_buffer in names]
-    b = KernelBuilder(symbol, kinds, threads=WAVE * NUM_WAVES, lds_bytes=tiling.lds_bytes)
+    b = KernelBuilder(symbol, kinds, threads=WAVE * NUM_WAVES)
     given = {name: value for (name, _), value in zip(names, b.arguments, strict=True)}
     make = _GateUp if family == "moe_gate_up" else _Down
     make(b, tiling, params, given).emit()
