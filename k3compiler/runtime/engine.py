@@ -24,19 +24,20 @@ from k3compiler.package.safetensors_map import CheckpointFiles
 from k3compiler.runtime.cache.engine_cache import EngineCache
 from k3compiler.runtime.cache.state_memory import StateMemory
 from k3compiler.runtime.device.select import open_device
-from k3compiler.runtime.executor import CacheSizes, Executor, StepOutput, default_sizes
+from k3compiler.runtime.executor import CacheSizes, Executor, default_sizes
 from k3compiler.runtime.metrics import EngineCounters, RequestClock
 from k3compiler.runtime.request import FinishReason, Request
-from k3compiler.runtime.sampling import MAX_SEED, SamplingParams, sample
+from k3compiler.runtime.sampling import MAX_SEED, SamplingParams
 from k3compiler.runtime.scheduler.continuous import (
     ContinuousScheduler,
     Limits,
-    PrefillPart,
     Retention,
     StepPlan,
 )
 from k3compiler.runtime.scheduler.job import Job, JobState
-from k3compiler.runtime.step import SamplerRow, SeqChunk
+from k3compiler.runtime.speculation import Drafter
+from k3compiler.runtime.step import SeqChunk
+from k3compiler.runtime.step_runner import Live, StepRunner
 from k3compiler.runtime.tokenizer import MODEL_FILE, StreamDecoder, Tokenizer
 from k3compiler.runtime.weights import Checkpoint
 
@@ -89,6 +90,7 @@ class Engine:
             many, and one that nobody owns).
         prefix_cache: reuse the common prefixes of prompts.
         match_unit: granularity of that reuse in tokens, a multiple of the kda chunk (the default).
+        drafter: proposes tokens that a decode step then verifies, at most ``draft_tokens`` of them.
         segment_chunks: kda chunks per prefill segment; None is one segment per sequence.
         num_threads: of the CPU device; None asks K3C_NUM_THREADS.
         allow_nan_scales: accept NaN scale bytes in experts.
@@ -112,6 +114,8 @@ class Engine:
         num_slots: int | None = None,
         prefix_cache: bool = True,
         match_unit: int | None = None,
+        drafter: Drafter | None = None,
+        draft_tokens: int = 7,
         segment_chunks: int | None = None,
         num_threads: int | None = None,
         allow_nan_scales: bool = False,
@@ -131,6 +135,8 @@ class Engine:
             expected = f"a multiple of {manifest.chunk_tokens} (the kda chunk)"
             raise _bad_option("match_unit", expected, str(match_unit))
         _check_option("num_threads", num_threads, 1)
+        _check_option("draft_tokens", draft_tokens, 1)
+        width = 1 if drafter is None else draft_tokens + 1
         opened = open_device(device, manifest.target, num_threads=num_threads, interpret=interpret)
         if weights is None and opened.name != "null":
             raise _bad_option("weights", "a checkpoint directory", "None")
@@ -139,7 +145,7 @@ class Engine:
                 self.package,
                 opened,
                 CheckpointFiles(weights) if isinstance(weights, str | Path) else weights,
-                self._sizes(max_sequences, num_pages, num_slots),
+                self._sizes(max_sequences, num_pages, num_slots, width),
                 segment_chunks=segment_chunks,
                 max_decode_rows=max_sequences,
                 allow_nan_scales=allow_nan_scales,
@@ -149,9 +155,12 @@ class Engine:
             opened.close()
             raise
         self.counters = EngineCounters()
-        self.cache = self._make_cache(max_sequences, unit, prefix_cache)
-        self.scheduler = self._make_scheduler(max_sequences, prefill_tokens)
-        self._live: dict[str, tuple[Job, Request, RequestClock]] = {}
+        self.cache = self._make_cache(max_sequences, unit, prefix_cache, width)
+        self.scheduler = self._make_scheduler(max_sequences, prefill_tokens, width)
+        self._live: dict[str, Live] = {}
+        self._runner = StepRunner(
+            self.executor, self.cache, self.scheduler, self._live, self.counters, drafter
+        )
         self._tokenizer_files = Path(weights) if isinstance(weights, str | Path) else None
         self._tokenizer: Tokenizer | None = None
         self._ids = itertools.count()
@@ -164,34 +173,42 @@ class Engine:
         return chosen
 
     def _sizes(
-        self, max_sequences: int, num_pages: int | None, num_slots: int | None
+        self, max_sequences: int, num_pages: int | None, num_slots: int | None, width: int
     ) -> CacheSizes:
+        """A verify keeps the state of every position but the last in slots of its own."""
         page_tokens = self.package.manifest.page_tokens
         sizes = default_sizes(
             max_context=self.max_context, max_sequences=max_sequences, page_tokens=page_tokens
         )
         slots = 4 * max_sequences + 1 if num_slots is None else num_slots
+        slots += max_sequences * (width - 1)
         return CacheSizes(num_pages or sizes.num_pages, slots, sizes.page_columns)
 
-    def _make_cache(self, max_sequences: int, unit: int, prefix_cache: bool) -> EngineCache:
+    def _make_cache(
+        self, max_sequences: int, unit: int, prefix_cache: bool, width: int
+    ) -> EngineCache:
         sizes = self.executor.sizes
         return EngineCache(
             StateMemory(self.executor.device, self.executor.state),
             num_pages=sizes.num_pages,
-            num_slots=sizes.num_slots,
+            num_slots=sizes.num_slots - max_sequences * (width - 1),
             num_sequences=max_sequences,
             page_tokens=self.package.manifest.page_tokens,
             unit=unit,
             prefix_cache=prefix_cache,
+            num_drafts=width - 1,
         )
 
-    def _make_scheduler(self, max_sequences: int, prefill_tokens: int) -> ContinuousScheduler:
+    def _make_scheduler(
+        self, max_sequences: int, prefill_tokens: int, width: int
+    ) -> ContinuousScheduler:
         limits = Limits(
-            prefill_tokens + max_sequences,
+            prefill_tokens + max_sequences * width,
             max_sequences,
             self.package.manifest.chunk_tokens,
             self.max_context,
-            prefill_tokens=prefill_tokens,
+            width,
+            prefill_tokens,
         )
         # A checkpoint inside a chunk is a launch of its own where bits must not depend on it.
         keep = Retention(spare=not self.executor.device.exact_rows)
@@ -200,7 +217,7 @@ class Engine:
     def _note(self, event: str, fields: dict[str, Any]) -> None:
         """Events of the scheduler."""
         if event == "admitted":
-            _, request, _ = self._live[fields["id"]]
+            request = self._live[fields["id"]].request
             request.num_cached_tokens = fields["hit_tokens"]
             self.counters.prefix_queries += len(request.prompt)
             self.counters.prefix_hits += fields["hit_tokens"]
@@ -378,7 +395,7 @@ class Engine:
                 found=", ".join(f"{name} {value}" for name, value in refusal.fields.items()),
                 hint="shorten it, or give the engine more num_pages",
             )
-        self._live[job.name] = (job, request, RequestClock())
+        self._live[job.name] = Live(job, request, RequestClock())
         self.counters.prompt_tokens += len(request.prompt)
         self.scheduler.add(job)
 
@@ -391,7 +408,7 @@ class Engine:
             self._run(plan)
         except BaseException:
             for job in self.scheduler.cancel(plan):
-                request = self._live[job.name][1]
+                request = self._live[job.name].request
                 request.finish = request.finish or FinishReason.ABORT
             self._forget_finished()
             raise
@@ -400,14 +417,11 @@ class Engine:
 
     def _run(self, plan: StepPlan) -> None:
         self.cache.run_ops()
-        stopped: list[int] = []
-        tokens = self._run_decodes(plan, stopped)
-        first = self._run_prefill(plan.prefill, stopped)
-        ones = np.ones(len(plan.rows), np.int64)
-        self.scheduler.complete(plan, tokens, ones, first, stopped)
+        found = self._runner.run(plan)
+        self.scheduler.complete(plan, found.tokens, found.num_new, found.first, found.stopped)
 
     def _forget_finished(self) -> None:
-        done = [name for name, (job, _, _) in self._live.items() if job.state is JobState.DONE]
+        done = [name for name, live in self._live.items() if live.job.state is JobState.DONE]
         for name in done:
             del self._live[name]
         self.counters.finished += len(done)
@@ -417,101 +431,9 @@ class Engine:
         for request in requests:
             if request.finish is not None or str(request.id) not in self._live:
                 continue
-            job, _, _ = self._live.pop(str(request.id))
-            self.scheduler.abort(job)
+            self.scheduler.abort(self._live.pop(str(request.id)).job)
             self.counters.aborted += 1
             request.finish = FinishReason.ABORT
-
-    def _run_decodes(self, plan: StepPlan, stopped: list[int]) -> NDArray[np.int32]:
-        """Every decoding row, in launches of as many as a plan takes. Shapes: ``[rows, 1] i32``."""
-        rows = plan.rows.tolist()
-        tokens = np.zeros((len(rows), 1), np.int32)
-        most = self.executor.buckets[-1]
-        for begin in range(0, len(rows), most):
-            some = rows[begin : begin + most]
-            chunks = [self._decode_chunk(row) for row in some]
-            requests = [self._request_of(row) for row in some]
-            output = self.executor.decode(chunks, want_logits=_want_logits(requests))
-            for index, (row, request) in enumerate(zip(some, requests, strict=True)):
-                tokens[begin + index, 0] = self._accept(row, request, output, index, stopped)
-        self.cache.roll_states(plan.rows)
-        return tokens
-
-    def _run_prefill(self, parts: Sequence[PrefillPart], stopped: list[int]) -> dict[int, int]:
-        """The step's chunks; row -> first token where a prompt ends.
-
-        Where results must not depend on who takes checkpoints (``exact_rows``), a chunk is launched in
-        pieces that end at them; elsewhere the kernel writes them inside the chunk.
-        """
-        first: dict[int, int] = {}
-        pieces = [_pieces(part, self.executor.device.exact_rows) for part in parts]
-        for wave in range(max(map(len, pieces), default=0)):
-            now = [
-                (part, own[wave])
-                for part, own in zip(parts, pieces, strict=True)
-                if wave < len(own)
-            ]
-            chunks = [self._prefill_chunk(part, *piece) for part, piece in now]
-            ending = [p.row for p, (_, stop) in now if p.is_last and stop == p.stop]
-            requests = [self._request_of(row) for row in ending]
-            output = self.executor.prefill(chunks, want_logits=_want_logits(requests))
-            for index, (row, request) in enumerate(zip(ending, requests, strict=True)):
-                first[row] = self._accept(row, request, output, index, stopped)
-        return first
-
-    def _request_of(self, row: int) -> Request:
-        job = self.scheduler.jobs[row]
-        assert job is not None, "a scheduled row has a job"
-        return self._live[job.name][1]
-
-    def _accept(
-        self, row: int, request: Request, output: StepOutput, index: int, stopped: list[int]
-    ) -> int:
-        """Choose a token, tell its request, and note where it ends it."""
-        token = _choose(request, output, index)
-        request.accept(token)
-        self.counters.token(self._live[str(request.id)][2])
-        if request.finish is FinishReason.STOP:
-            stopped.append(row)
-        return token
-
-    def _decode_chunk(self, row: int) -> SeqChunk:
-        scheduler, request = self.scheduler, self._request_of(row)
-        last = scheduler.out[row, scheduler.num_out[row] - 1 : scheduler.num_out[row]]
-        return self._chunk(row, last, int(self.cache.hybrid.rows.context[row]), request, {}, True)
-
-    def _prefill_chunk(self, part: PrefillPart, start: int, stop: int) -> SeqChunk:
-        checkpoints = {
-            position: self.cache.slot_row(slot)
-            for position, slot in part.checkpoints.items()
-            if start < position <= stop
-        }
-        request, tokens = self._request_of(part.row), part.job.known[start:stop]
-        is_end = part.is_last and stop == part.stop
-        return self._chunk(part.row, tokens, start, request, checkpoints, is_end)
-
-    def _chunk(
-        self,
-        row: int,
-        tokens: NDArray[np.int32],
-        start: int,
-        request: Request,
-        checkpoints: dict[int, int],
-        wants_token: bool,
-    ) -> SeqChunk:
-        params = request.params
-        temperature = 0.0 if params.is_greedy else params.temperature
-        step = len(request.outputs)
-        sampler = SamplerRow(temperature, params.top_k, params.top_p, request.seed, step)
-        return SeqChunk(
-            tokens,
-            start,
-            self.cache.slot_row(int(self.cache.hybrid.rows.slot[row])),
-            self.cache.page_rows(row).tolist(),
-            "last" if wants_token else "none",
-            checkpoints,
-            sampler,
-        )
 
     def metrics(self) -> dict[str, Any]:
         """Counters and gauges by the names that serving engines use; times are seconds."""
@@ -537,25 +459,6 @@ class Engine:
             request.finish.value,
             request.num_cached_tokens,
         )
-
-
-def _pieces(part: PrefillPart, is_cut: bool) -> list[tuple[int, int]]:
-    """``[start, stop)`` of a chunk's launches."""
-    cuts = [part.start, *(sorted(part.checkpoints) if is_cut else ()), part.stop]
-    return [(a, b) for a, b in itertools.pairwise(cuts) if a < b]
-
-
-def _want_logits(requests: Sequence[Request]) -> bool:
-    return any(not request.params.is_greedy for request in requests)
-
-
-def _choose(request: Request, output: StepOutput, row: int) -> int:
-    """The plan's own argmax for greedy requests, host sampling for the others."""
-    if request.params.is_greedy and output.next_token is not None:
-        return int(output.next_token[row])
-    assert output.logits is not None, "a sampled row needs logits"
-    logits = output.logits[row]
-    return sample(logits, request.params, seed=request.seed, step=len(request.outputs))
 
 
 class _Tail:

@@ -29,6 +29,8 @@ class EngineCounters:
     generation_tokens: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
     finished: int = 0
     aborted: int = 0
     first_token: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -52,6 +54,8 @@ class EngineCounters:
             "prefix_cache_queries_total": self.prefix_queries,
             "prefix_cache_hits_total": self.prefix_hits,
             "prefix_cache_hit_rate": self.prefix_hits / max(1, self.prefix_queries),
+            "spec_decode_num_draft_tokens_total": self.draft_tokens,
+            "spec_decode_num_accepted_tokens_total": self.accepted_tokens,
             "request_success_total": self.finished,
             "request_aborted_total": self.aborted,
             "time_to_first_token_seconds": summary(self.first_token),

@@ -80,6 +80,7 @@ class SeqChunk:
         logits: rows that need logits.
         checkpoints: absolute position (a multiple of the kda chunk inside this step, past its
             start) -> slot that receives the state after that many tokens.
+        is_verify: checkpoints may lie anywhere, and cut kda chunks (drafts are verified so).
         sampler: one per row of logits, or nothing (greedy).
     """
 
@@ -90,6 +91,7 @@ class SeqChunk:
     logits: Literal["none", "last", "all"] = "last"
     checkpoints: Mapping[int, int] = field(default_factory=dict[int, int])
     sampler: SamplerRow = SamplerRow()
+    is_verify: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -200,7 +202,7 @@ def _chunk_arrays(
     row = 0
     for index, chunk in enumerate(chunks):
         first, last = chunk.context_tokens, chunk.end_tokens
-        cuts = _cuts(first, last, chunk_tokens)
+        cuts = sorted({*_cuts(first, last, chunk_tokens), *chunk.checkpoints})
         stops = set(_segment_ends(chunk, chunk_tokens, segment_chunks))
         for begin, end in pairwise(cuts):
             starts.append(row + begin - first)
@@ -228,8 +230,8 @@ def _segment_ends(chunk: SeqChunk, chunk_tokens: int, segment_chunks: int | None
     """Absolute positions where a segment ends: the plan's grid, every checkpoint, the step's end."""
     first, last = chunk.context_tokens, chunk.end_tokens
     for position in chunk.checkpoints:
-        on_grid = position % chunk_tokens == 0 or position == last
-        assert first < position <= last and on_grid, f"checkpoint at {position} in {first}..{last}"
+        may_be = position % chunk_tokens == 0 or position == last or chunk.is_verify
+        assert first < position <= last and may_be, f"checkpoint at {position} in {first}..{last}"
     grid = [] if segment_chunks is None else _cuts(first, last, chunk_tokens * segment_chunks)[1:]
     return [*grid, *chunk.checkpoints, last]
 

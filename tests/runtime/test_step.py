@@ -143,3 +143,11 @@ def test_decode_rows_are_padded_with_trash() -> None:
 def test_too_few_pages_is_caught() -> None:
     with pytest.raises(AssertionError, match="too few pages"):
         _prefill([SeqChunk(range(17), 0, 1, [1])])
+
+
+def test_a_verify_cuts_chunks_at_every_position() -> None:
+    kept = {63: 4, 64: 5, 65: 6}
+    chunk = SeqChunk(range(4), 62, 1, [1] * 5, "all", kept, is_verify=True)
+    a = _prefill([chunk]).arrays
+    assert (a["chunk_start"].tolist(), a["chunk_end"].tolist()) == ([0, 1, 2, 3], [1, 2, 3, 4])
+    assert (a["seg_chunk"].tolist(), a["seg_ckpt"].tolist()) == ([0, 1, 2, 3, 4], [4, 5, 6, -1])

@@ -36,6 +36,8 @@ class EngineCache:
         num_pages, num_slots: rows of the buffers, row 0 included.
         num_sequences: that run at once; slots beyond those are for checkpoints.
         unit: tokens per match unit.
+        num_drafts: drafts that a verify has at most; the buffers have ``num_sequences * num_drafts``
+            rows for their states after those of ``num_slots``.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class EngineCache:
         page_tokens: int,
         unit: int,
         prefix_cache: bool,
+        num_drafts: int = 0,
         observe: Observer | None = None,
     ) -> None:
         slots, page_bytes = num_slots - 1, page_tokens * memory.token_bytes
@@ -62,7 +65,7 @@ class EngineCache:
             prefix_cache=prefix_cache,
         )
         self.hybrid = HybridCache(shape, observe)
-        self.memory, self.page_tokens = memory, page_tokens
+        self.memory, self.page_tokens, self._num_drafts = memory, page_tokens, num_drafts
         self._open: dict[SequenceCache, int] = {}
 
     def run_ops(self) -> None:
@@ -96,6 +99,30 @@ class EngineCache:
         on_boundary: NDArray[np.bool_] = (columns.context[rows] + 1) % self.hybrid.unit == 0
         chosen = rows[on_boundary & (columns.rolled[rows] > 0)]
         self.memory.roll(slots.place[columns.slot[chosen]], slots.place[columns.rolled[chosen]])
+
+    def scratch_row(self, row: int, index: int) -> int:
+        """The buffers' row for the state after a verify's ``index``-th token; past the arena's."""
+        slots = self.hybrid.arena.slots.limit
+        assert slots is not None, "the arena of an engine is split"
+        return FIRST_ROW + slots + row * self._num_drafts + index
+
+    def commit(self, row: int, num_new: int, num_fed: int) -> None:
+        """After a verify: the live state is the one after ``num_new`` of ``num_fed`` tokens.
+
+        Where a unit boundary was passed, its state goes to the row's rolled slot.
+        """
+        columns, slots = self.hybrid.rows, self.hybrid.arena.slots
+        start, live = int(columns.context[row]), slots.place[columns.slot[[row]]]
+        boundary = (start + num_new) // self.hybrid.unit * self.hybrid.unit
+        if boundary > start and columns.rolled[row]:
+            passed = boundary - start
+            source = live if passed == num_fed else self._scratch_place(row, passed - 1)
+            self.memory.roll(source, slots.place[columns.rolled[[row]]])
+        if num_new < num_fed:
+            self.memory.roll(self._scratch_place(row, num_new - 1), live)
+
+    def _scratch_place(self, row: int, index: int) -> Ints:
+        return np.array([self.scratch_row(row, index) - FIRST_ROW])
 
     # -- sequences of callers who drive the executor themselves
 

@@ -1,0 +1,252 @@
+"""One step on the executor: decodes or verifies, prefill chunks, and the tokens they choose."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from k3compiler.runtime.cache.engine_cache import EngineCache
+from k3compiler.runtime.executor import Executor, StepOutput
+from k3compiler.runtime.metrics import EngineCounters, RequestClock
+from k3compiler.runtime.request import FinishReason, Request
+from k3compiler.runtime.sampling import sample
+from k3compiler.runtime.scheduler.continuous import ContinuousScheduler, PrefillPart, StepPlan
+from k3compiler.runtime.scheduler.job import Job
+from k3compiler.runtime.speculation import Drafter
+from k3compiler.runtime.step import SamplerRow, SeqChunk
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A request in the engine: as the scheduler sees it, as its caller does, and its times."""
+
+    job: Job
+    request: Request
+    clock: RequestClock
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What :meth:`ContinuousScheduler.complete` takes.
+
+    Shapes: ``tokens [rows, width] i32``, of which ``num_new [rows]`` count; ``first``: row -> first
+    token of a prompt that ended; ``stopped``: rows whose last token ends them.
+    """
+
+    tokens: NDArray[np.int32]
+    num_new: NDArray[np.int64]
+    first: dict[int, int]
+    stopped: list[int]
+
+
+class StepRunner:
+    """Runs step plans.
+
+    Args:
+        live: requests by job name; shared with the engine, which adds and removes them.
+        drafter: proposes the tokens that a decode step verifies.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        cache: EngineCache,
+        scheduler: ContinuousScheduler,
+        live: Mapping[str, Live],
+        counters: EngineCounters,
+        drafter: Drafter | None,
+    ) -> None:
+        self._executor, self._cache, self._scheduler = executor, cache, scheduler
+        self._live, self._counters, self._drafter = live, counters, drafter
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Decodes (or verifies), then prompts."""
+        stopped: list[int] = []
+        if self._drafter is None:
+            tokens = self._run_decodes(plan.rows, stopped)[:, None]
+            num_new = np.ones(len(plan.rows), np.int64)
+        else:
+            tokens, num_new = self._run_verifies(plan, self._drafter, stopped)
+        first = self._run_prefill(plan.prefill, stopped)
+        return StepResult(tokens, num_new, first, stopped)
+
+    def _run_decodes(self, all_rows: NDArray[np.int64], stopped: list[int]) -> NDArray[np.int32]:
+        """A token of every row, in launches of as many as a plan takes. Shapes: ``[rows] i32``."""
+        rows = all_rows.tolist()
+        tokens = np.zeros(len(rows), np.int32)
+        most = self._executor.buckets[-1]
+        for begin in range(0, len(rows), most):
+            some = rows[begin : begin + most]
+            chunks = [self._decode_chunk(row) for row in some]
+            requests = [self._request_of(row) for row in some]
+            output = self._executor.decode(chunks, want_logits=_want_logits(requests))
+            for index, (row, request) in enumerate(zip(some, requests, strict=True)):
+                tokens[begin + index] = self._accept(row, request, output, index, stopped)
+        self._cache.roll_states(all_rows)
+        return tokens
+
+    def _run_verifies(
+        self, plan: StepPlan, drafter: Drafter, stopped: list[int]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Rows with drafts verify them in one prefill launch; rows without decode."""
+        drafts = [
+            self._propose(drafter, row, count - 1)
+            for row, count in zip(plan.rows.tolist(), plan.counts.tolist(), strict=True)
+        ]
+        tokens = np.zeros((len(drafts), self._scheduler.limits.width), np.int32)
+        num_new = np.ones(len(drafts), np.int64)
+        plain = np.flatnonzero([not draft for draft in drafts])
+        tokens[plain, 0] = self._run_decodes(plan.rows[plain], stopped)
+        verified = [index for index, draft in enumerate(drafts) if draft]
+        if not verified:
+            return tokens, num_new
+        rows = [int(plan.rows[index]) for index in verified]
+        chunks = [
+            self._verify_chunk(row, drafts[index])
+            for row, index in zip(rows, verified, strict=True)
+        ]
+        output = self._executor.prefill(chunks, want_logits=True)
+        begin = 0
+        for row, index, chunk in zip(rows, verified, chunks, strict=True):
+            found = self._accept_drafts(row, drafts[index], output, begin, stopped)
+            tokens[index, : len(found)] = found
+            num_new[index] = len(found)
+            self._cache.commit(row, len(found), chunk.num_tokens)
+            begin += chunk.num_tokens
+        self._counters.draft_tokens += sum(len(drafts[index]) for index in verified)
+        self._counters.accepted_tokens += int(num_new[verified].sum()) - len(verified)
+        return tokens, num_new
+
+    def _propose(self, drafter: Drafter, row: int, most: int) -> list[int]:
+        request = self._request_of(row)
+        found = drafter.propose([*request.prompt, *request.outputs], most) if most else []
+        assert len(found) <= most, f"{len(found)} drafts, at most {most} were asked for"
+        return [int(token) for token in found]
+
+    def _verify_chunk(self, row: int, drafts: list[int]) -> SeqChunk:
+        """The last token and its drafts; the state of every position but the last is kept."""
+        last = int(self._scheduler.out[row, self._scheduler.num_out[row] - 1])
+        start = int(self._cache.hybrid.rows.context[row])
+        kept = {start + 1 + i: self._cache.scratch_row(row, i) for i in range(len(drafts))}
+        fed = np.array([last, *drafts], np.int32)
+        return self._chunk(row, fed, start, self._request_of(row), kept, "all")
+
+    def _accept_drafts(
+        self, row: int, drafts: list[int], output: StepOutput, begin: int, stopped: list[int]
+    ) -> list[int]:
+        """Choose position by position for as long as the draft was what would have been chosen.
+
+        The choice at a position is the one that decoding would make there (same logits, same random
+        numbers), so drafts change no distribution.
+        """
+        request, found = self._request_of(row), list[int]()
+        for index in range(len(drafts) + 1):
+            found.append(self._accept(row, request, output, begin + index, stopped))
+            is_right = index < len(drafts) and found[-1] == drafts[index]
+            if request.finish is not None or not is_right:
+                break
+        return found
+
+    def _run_prefill(self, parts: Sequence[PrefillPart], stopped: list[int]) -> dict[int, int]:
+        """The step's chunks; row -> first token where a prompt ends.
+
+        Where results must not depend on who takes checkpoints (``exact_rows``), a chunk is launched in
+        pieces that end at them; elsewhere the kernel writes them inside the chunk.
+        """
+        first: dict[int, int] = {}
+        pieces = [_pieces(part, self._executor.device.exact_rows) for part in parts]
+        for wave in range(max(map(len, pieces), default=0)):
+            now = [
+                (part, own[wave])
+                for part, own in zip(parts, pieces, strict=True)
+                if wave < len(own)
+            ]
+            chunks = [self._prefill_chunk(part, *piece) for part, piece in now]
+            ending = [p.row for p, (_, stop) in now if p.is_last and stop == p.stop]
+            requests = [self._request_of(row) for row in ending]
+            output = self._executor.prefill(chunks, want_logits=_want_logits(requests))
+            for index, (row, request) in enumerate(zip(ending, requests, strict=True)):
+                first[row] = self._accept(row, request, output, index, stopped)
+        return first
+
+    def _request_of(self, row: int) -> Request:
+        job = self._scheduler.jobs[row]
+        assert job is not None, "a scheduled row has a job"
+        return self._live[job.name].request
+
+    def _accept(
+        self, row: int, request: Request, output: StepOutput, index: int, stopped: list[int]
+    ) -> int:
+        """Choose a token, tell its request, and note where it ends it."""
+        token = _choose(request, output, index)
+        request.accept(token)
+        self._counters.token(self._live[str(request.id)].clock)
+        if request.finish is FinishReason.STOP:
+            stopped.append(row)
+        return token
+
+    def _decode_chunk(self, row: int) -> SeqChunk:
+        scheduler, request = self._scheduler, self._request_of(row)
+        last = scheduler.out[row, scheduler.num_out[row] - 1 : scheduler.num_out[row]]
+        return self._chunk(
+            row, last, int(self._cache.hybrid.rows.context[row]), request, {}, "last"
+        )
+
+    def _prefill_chunk(self, part: PrefillPart, start: int, stop: int) -> SeqChunk:
+        checkpoints = {
+            position: self._cache.slot_row(slot)
+            for position, slot in part.checkpoints.items()
+            if start < position <= stop
+        }
+        request, tokens = self._request_of(part.row), part.job.known[start:stop]
+        is_end = part.is_last and stop == part.stop
+        logits = "last" if is_end else "none"
+        return self._chunk(part.row, tokens, start, request, checkpoints, logits)
+
+    def _chunk(
+        self,
+        row: int,
+        tokens: NDArray[np.int32],
+        start: int,
+        request: Request,
+        checkpoints: dict[int, int],
+        logits: Literal["none", "last", "all"],
+    ) -> SeqChunk:
+        params = request.params
+        temperature = 0.0 if params.is_greedy else params.temperature
+        step = len(request.outputs)
+        sampler = SamplerRow(temperature, params.top_k, params.top_p, request.seed, step)
+        return SeqChunk(
+            tokens,
+            start,
+            self._cache.slot_row(int(self._cache.hybrid.rows.slot[row])),
+            self._cache.page_rows(row).tolist(),
+            logits,
+            checkpoints,
+            sampler,
+            is_verify=logits == "all",
+        )
+
+
+def _pieces(part: PrefillPart, is_cut: bool) -> list[tuple[int, int]]:
+    """``[start, stop)`` of a chunk's launches."""
+    cuts = [part.start, *(sorted(part.checkpoints) if is_cut else ()), part.stop]
+    return [(a, b) for a, b in itertools.pairwise(cuts) if a < b]
+
+
+def _want_logits(requests: Sequence[Request]) -> bool:
+    return any(not request.params.is_greedy for request in requests)
+
+
+def _choose(request: Request, output: StepOutput, row: int) -> int:
+    """The plan's own argmax for greedy requests, host sampling for the others."""
+    if request.params.is_greedy and output.next_token is not None:
+        return int(output.next_token[row])
+    assert output.logits is not None, "a sampled row needs logits"
+    logits = output.logits[row]
+    return sample(logits, request.params, seed=request.seed, step=len(request.outputs))
