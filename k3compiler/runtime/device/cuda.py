@@ -24,7 +24,6 @@ from k3compiler.package.reader import Package
 from k3compiler.runtime.device.base import Array, Buffer, LibraryCall, TensorRef
 from k3compiler.runtime.device.launch_table import CallItem, Item, LaunchTable
 
-_WARP_THREADS = 32
 _STATIC_SHARED_BYTES = 48 << 10
 _TORCH_NAMES = {
     "f32": "float32",
@@ -66,9 +65,10 @@ class CudaDevice:
 
     hidden_slots = 2
     exact_rows = False
+    kind, binary, warp_threads = "cuda", "cubin", 32
 
     def __init__(self, index: int = 0, *, graphs: bool = True) -> None:
-        self.torch, self.driver = _import_torch(), _import_driver()
+        self.torch, self.driver = self._open()
         if not self.torch.cuda.is_available() or index >= self.torch.cuda.device_count():
             count = self.torch.cuda.device_count() if self.torch.cuda.is_available() else 0
             raise K3Error(
@@ -87,6 +87,10 @@ class CudaDevice:
         self._kernels: dict[str, Any] = {}
         self._modules: list[Any] = []
 
+    def _open(self) -> tuple[Any, Any]:
+        """Torch and the driver's functions, each ``f(*args) -> (status, *values)``."""
+        return import_torch(), _import_driver()
+
     @property
     def isa(self) -> str:
         """The ISA of this device's own cubins, e.g. ``sm_90a``."""
@@ -95,7 +99,7 @@ class CudaDevice:
 
     def load(self, package: Package) -> None:
         target = package.manifest.target
-        if target.kind != "cuda" or target.isa != self.isa:
+        if target.kind != self.kind or target.isa != self.isa:
             raise K3Error(
                 "K3-K009",
                 where=f"{self.name} ({self.torch.cuda.get_device_name(self.index)})",
@@ -117,25 +121,29 @@ class CudaDevice:
 
     def _load_kernel(self, record: KernelRecord) -> Any:
         assert self._package is not None, "no package is loaded"
-        if "cubin" not in record.files or record.launch.num_ctas != 1:
+        if self.binary not in record.files or record.launch.num_ctas != 1:
             raise K3Error(
                 "K3-R009",
                 where=f"kernel {record.symbol}",
-                expected="a cubin launched without clusters",
+                expected=f"a {self.binary} launched without clusters",
                 found=f"files {sorted(record.files)}, {record.launch.num_ctas} CTAs a cluster",
             )
-        code = self._package.read(record.files["cubin"])
+        code = self._package.read(record.files[self.binary])
         module = self._driver(record.symbol, "cuModuleLoadData", code)
         self._modules.append(module)
         function = self._driver(
             record.symbol, "cuModuleGetFunction", module, record.symbol.encode()
         )
+        self._allow_shared(record, function)
+        return function
+
+    def _allow_shared(self, record: KernelRecord, function: Any) -> None:
+        """More shared memory than a launch may ask for unannounced."""
         shared = record.launch.shared_bytes
         if shared > _STATIC_SHARED_BYTES:
             which = self.driver.CUfunction_attribute
             attribute = which.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._driver(record.symbol, "cuFuncSetAttribute", function, attribute, shared)
-        return function
 
     def _driver(self, symbol: str, name: str, *args: Any) -> Any:
         """Call the driver; its error becomes K3-R009 with the kernel's name."""
@@ -215,7 +223,7 @@ class CudaProgram:
         slots = table.args.ctypes.data + 8 * np.arange(len(table.args), dtype=np.int64)
         self._slots: NDArray[np.int64] = slots  # kernelParams of every launch, end to end
         self._params = (slots.ctypes.data + 8 * table.starts).tolist()
-        self._threads = [_WARP_THREADS * k.launch.num_warps for k in table.kernels]
+        self._threads = [device.warp_threads * k.launch.num_warps for k in table.kernels]
         self._shared = [k.launch.shared_bytes for k in table.kernels]
         self._labels = [_label(s.layer, s.op, s.launch) for s in table.launches]
         per_program = [k.launch.global_scratch_bytes for k in table.kernels]
@@ -305,7 +313,7 @@ def _bytes(buffer: Buffer) -> Any:
 
 
 @functools.cache
-def _import_torch() -> Any:
+def import_torch() -> Any:
     def load() -> Any:
         import torch  # pyright: ignore[reportMissingImports]
 

@@ -7,7 +7,7 @@ from k3compiler.errors import K3Error
 from k3compiler.package.manifest import TargetRecord
 from k3compiler.runtime.device.base import Device
 
-_DEFAULTS = {"cpu": "cpu", "cuda": "cuda:0"}
+_DEFAULTS = {"cpu": "cpu", "cuda": "cuda:0", "hip": "hip:0"}
 
 
 def open_device(
@@ -17,7 +17,7 @@ def open_device(
     num_threads: int | None = None,
     interpret: bool = False,
 ) -> Device:
-    """Open ``cpu``, ``cuda``, ``cuda:N`` or ``null``; None takes what ``target`` needs.
+    """Open ``cpu``, ``cuda``, ``cuda:N``, ``hip``, ``hip:N`` or ``null``; None takes what ``target`` needs.
 
     Args:
         num_threads: of the CPU device; None asks K3C_NUM_THREADS.
@@ -37,6 +37,10 @@ def open_device(
         from k3compiler.runtime.device.cuda import CudaDevice
 
         return CudaDevice(int(index or 0))
+    if kind == "hip" and (not index or index.isdecimal()):
+        from k3compiler.runtime.device.hip import HipDevice
+
+        return HipDevice(int(index or 0))
     if chosen == "null":
         from k3compiler.runtime.device.null import NullDevice
 
@@ -44,7 +48,6 @@ def open_device(
     raise K3Error(
         "K3-R006",
         where=f"device {chosen}",
-        expected="cpu, cuda, cuda:N or null",
+        expected="cpu, cuda, cuda:N, hip, hip:N or null",
         found=f"a package for {target.name}" if name is None else repr(name),
-        hint="hip packages can be inspected and emulated, not run here" if kind == "hip" else "",
     )
