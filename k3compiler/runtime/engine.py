@@ -90,6 +90,7 @@ class Engine:
             many, and one that nobody owns).
         prefix_cache: reuse the common prefixes of prompts.
         match_unit: granularity of that reuse in tokens, a multiple of the kda chunk (the default).
+        host_bytes: host memory that evicted prefixes are spilled to, and come back from.
         drafter: proposes tokens that a decode step then verifies, at most ``draft_tokens`` of them.
         segment_chunks: kda chunks per prefill segment; None is one segment per sequence.
         num_threads: of the CPU device; None asks K3C_NUM_THREADS.
@@ -114,6 +115,7 @@ class Engine:
         num_slots: int | None = None,
         prefix_cache: bool = True,
         match_unit: int | None = None,
+        host_bytes: int = 0,
         drafter: Drafter | None = None,
         draft_tokens: int = 7,
         segment_chunks: int | None = None,
@@ -136,6 +138,7 @@ class Engine:
             raise _bad_option("match_unit", expected, str(match_unit))
         _check_option("num_threads", num_threads, 1)
         _check_option("draft_tokens", draft_tokens, 1)
+        _check_option("host_bytes", host_bytes, 0)
         width = 1 if drafter is None else draft_tokens + 1
         opened = open_device(device, manifest.target, num_threads=num_threads, interpret=interpret)
         if weights is None and opened.name != "null":
@@ -155,7 +158,7 @@ class Engine:
             opened.close()
             raise
         self.counters = EngineCounters()
-        self.cache = self._make_cache(max_sequences, unit, prefix_cache, width)
+        self.cache = self._make_cache(max_sequences, unit, prefix_cache, width, host_bytes)
         self.scheduler = self._make_scheduler(max_sequences, prefill_tokens, width)
         self._live: dict[str, Live] = {}
         self._runner = StepRunner(
@@ -185,7 +188,7 @@ class Engine:
         return CacheSizes(num_pages or sizes.num_pages, slots, sizes.page_columns)
 
     def _make_cache(
-        self, max_sequences: int, unit: int, prefix_cache: bool, width: int
+        self, max_sequences: int, unit: int, prefix_cache: bool, width: int, host_bytes: int
     ) -> EngineCache:
         sizes = self.executor.sizes
         return EngineCache(
@@ -197,6 +200,7 @@ class Engine:
             unit=unit,
             prefix_cache=prefix_cache,
             num_drafts=width - 1,
+            host_bytes=host_bytes,
         )
 
     def _make_scheduler(

@@ -121,6 +121,22 @@ def test_preempted_and_resumed(nano: Model, make: Make) -> None:
     assert_idle(engine)
 
 
+def test_prefixes_come_back_from_host_memory(nano: Model, make: Make) -> None:
+    """Room for one long prompt: the second pushes the first out, to the host and not away."""
+    first, second = nano.tokens[:450], nano.tokens[20:470]
+    engine = make(num_pages=9, max_sequences=2, host_bytes=2**26)
+    whole = engine.logits(first)[-1]
+    for prompt, cached in [(first, 0), (second, 0), (first, 448), (second, 448)]:
+        found, hit = last_logits(engine, prompt)
+        assert hit == cached
+        if prompt is first:
+            assert np.array_equal(found, whole)
+        engine.cache.check_integrity()
+    lost = make(num_pages=9, max_sequences=2)
+    assert [last_logits(lost, p)[1] for p in (first, second, first)] == [0, 0, 0]
+    assert_idle(engine)
+
+
 def test_two_hundred_requests_finish(nano: Model, make: Make) -> None:
     rng = np.random.default_rng(5)
     system = nano.tokens[:130]

@@ -36,6 +36,7 @@ class EngineCache:
         num_pages, num_slots: rows of the buffers, row 0 included.
         num_sequences: that run at once; slots beyond those are for checkpoints.
         unit: tokens per match unit.
+        host_bytes: of the lower tier that evicted prefixes are spilled to.
         num_drafts: drafts that a verify has at most; the buffers have ``num_sequences * num_drafts``
             rows for their states after those of ``num_slots``.
     """
@@ -51,6 +52,7 @@ class EngineCache:
         unit: int,
         prefix_cache: bool,
         num_drafts: int = 0,
+        host_bytes: int = 0,
         observe: Observer | None = None,
     ) -> None:
         slots, page_bytes = num_slots - 1, page_tokens * memory.token_bytes
@@ -62,6 +64,7 @@ class EngineCache:
             page_tokens=page_tokens,
             unit=unit,
             static_slots=slots,
+            host_bytes=host_bytes,
             prefix_cache=prefix_cache,
         )
         self.hybrid = HybridCache(shape, observe)
