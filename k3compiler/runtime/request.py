@@ -5,17 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from k3compiler.runtime.cache.manager import SequenceCache
 from k3compiler.runtime.sampling import SamplingParams
-
-
-class RequestState(Enum):
-    """WAITING -> PREFILL -> DECODE -> FINISHED; only the middle two hold cache memory."""
-
-    WAITING = "waiting"
-    PREFILL = "prefill"
-    DECODE = "decode"
-    FINISHED = "finished"
 
 
 class FinishReason(Enum):
@@ -28,7 +18,7 @@ class FinishReason(Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A prompt, what was generated from it so far, and the memory it holds.
+    """A prompt and what was generated from it so far, as its caller sees it.
 
     Attributes:
         max_tokens: prompt and output together, at most.
@@ -44,7 +34,6 @@ class Request:
     seed: int
     stop_ids: frozenset[int] = frozenset()
     outputs: list[int] = field(default_factory=list[int])
-    cache: SequenceCache | None = None
     finish: FinishReason | None = None
     num_cached_tokens: int = 0
 
@@ -52,28 +41,9 @@ class Request:
         assert 0 < len(self.prompt) < self.max_tokens, "a request needs a prompt and room to answer"
 
     @property
-    def state(self) -> RequestState:
-        if self.finish is not None:
-            return RequestState.FINISHED
-        if self.cache is None:
-            return RequestState.WAITING
-        is_prefilled = self.cache.context_tokens >= len(self.prompt)
-        return RequestState.DECODE if is_prefilled else RequestState.PREFILL
-
-    @property
     def num_tokens(self) -> int:
         """Tokens known so far, prompt and output."""
         return len(self.prompt) + len(self.outputs)
-
-    def uncached(self, count: int) -> list[int]:
-        """The next ``count`` tokens that the caches lack."""
-        assert self.cache is not None, "a waiting request has no cache"
-        start = self.cache.context_tokens
-        assert start + count <= self.num_tokens, f"{count} tokens after {start} are not known"
-        if start >= len(self.prompt):
-            begin = start - len(self.prompt)
-            return self.outputs[begin : begin + count]
-        return [*self.prompt[start : start + count]]
 
     def accept(self, token: int) -> None:
         """Take the chosen token; sets ``finish`` where it ends the request."""

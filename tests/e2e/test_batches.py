@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from k3compiler.runtime.cache.manager import SequenceCache
+from k3compiler.runtime.cache.engine_cache import SequenceCache
 from k3compiler.runtime.engine import Engine
 from k3compiler.runtime.sampling import SamplingParams
 from k3compiler.runtime.step import SeqChunk

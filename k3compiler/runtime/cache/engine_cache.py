@@ -9,16 +9,28 @@ of the buffers are what kernels see: place + 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from k3compiler.package.expr import cdiv
 from k3compiler.runtime.cache.hybrid import NO_HIT, CacheShape, HybridCache, Observer
-from k3compiler.runtime.cache.manager import SequenceCache
 from k3compiler.runtime.cache.ops import Ints
 from k3compiler.runtime.cache.state_memory import FIRST_ROW, StateMemory
+
+
+@dataclass(slots=True, eq=False)
+class SequenceCache:
+    """What a sequence opened by hand holds, as rows of the buffers; pages cover ``context_tokens``.
+
+    Ownership: made by :meth:`EngineCache.open`, valid until :meth:`EngineCache.close`.
+    """
+
+    slot: int
+    max_pages: int
+    pages: list[int] = field(default_factory=list[int])
+    context_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
