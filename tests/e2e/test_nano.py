@@ -12,12 +12,12 @@ from tests.e2e.models import Models, assert_agrees
 pytestmark = [pytest.mark.t1, pytest.mark.slow]
 
 PROMPT = "The moon is"
-NUM_NEW = 12
+NUM_NEW = 16
 
 
 @pytest.fixture(scope="module")
 def continuation(models: Models, engines: Engines) -> tuple[list[int], list[int]]:
-    """The prompt's ids and the reference's greedy continuation, in float64 with a cache."""
+    """The prompt's ids and the reference's greedy continuation in float64 with a cache, up to a near tie."""
     nano = models.nano()
     prompt = engines.of(nano).tokenizer.encode(PROMPT)
     cache = nano.reference.new_cache()
@@ -25,9 +25,11 @@ def continuation(models: Models, engines: Engines) -> tuple[list[int], list[int]
     chosen: list[int] = []
     for _ in range(NUM_NEW):
         second, first = np.sort(row)[-2:]
-        assert first - second > 2e-3, "a tie: this prompt cannot tell right from wrong"
+        if first - second < 2e-3:
+            break
         chosen.append(int(row.argmax()))
         row = nano.reference.forward([chosen[-1]], cache)[-1]
+    assert len(chosen) > 4, "a tie: this prompt cannot tell right from wrong"
     return prompt, chosen
 
 
@@ -36,7 +38,7 @@ def test_greedy_generation_is_the_reference_s(
 ) -> None:
     prompt, want = continuation
     engine = engines.of(models.nano())
-    params = SamplingParams(max_tokens=NUM_NEW, ignore_eos=True)
+    params = SamplingParams(max_tokens=len(want), ignore_eos=True)
     (done,) = engine.generate(PROMPT, params)
     assert done.prompt_tokens == tuple(prompt)
     assert list(done.tokens) == want
@@ -60,7 +62,7 @@ def test_the_command_prints_the_continuation(
 ) -> None:
     nano, (_, want) = models.nano(), continuation
     command = ["generate", nano.package, "--weights", nano.checkpoint, "--prompt", PROMPT]
-    assert k3c(*command, "--max-tokens", NUM_NEW, "--ids") == 0
+    assert k3c(*command, "--max-tokens", len(want), "--ids") == 0
     printed = [int(word) for word in capsys.readouterr().out.split()]
     assert printed == want[: len(printed)] and printed
 
