@@ -44,7 +44,12 @@ def make(nano: Model) -> Iterator[Make]:
     made: list[Engine] = []
 
     def engine(**options: Any) -> Engine:
-        base = {"max_context": 256, "max_sequences": 3, "prefill_tokens": 128, "num_threads": 2}
+        base: dict[str, Any] = {
+            "max_context": 256,
+            "max_sequences": 3,
+            "prefill_tokens": 128,
+            "num_threads": 2,
+        }
         made.append(Engine(nano.package, nano.checkpoint, poison=True, **(base | options)))
         return made[-1]
 

@@ -111,10 +111,10 @@ class EvictionQueue:
         parked: list[tuple[Kind, Entry]] = []
         found = None
         while found is None:
-            full = [kind for kind in kinds if self._heaps[kind]]
+            full: list[Kind] = [kind for kind in kinds if self._heaps[kind]]
             if not full:
                 break
-            kind = min(full, key=lambda k: self._heaps[k][0])
+            kind: Kind = min(full, key=self._first)
             entry = self._heaps[kind][0]
             heapq.heappop(self._heaps[kind])
             score, _, node, generation = entry
@@ -127,6 +127,9 @@ class EvictionQueue:
         for kind, entry in parked:
             heapq.heappush(self._heaps[kind], entry)
         return found
+
+    def _first(self, kind: Kind) -> Entry:
+        return self._heaps[kind][0]
 
     def _is_evictable(self, kind: Kind, node: int) -> bool:
         return self._is_leaf(node) if kind == "page" else bool(self._index.state[node] >= 0)
