@@ -255,8 +255,10 @@ class DraftModel:
             y = self._norm(x, f"{name}.input_layernorm")
             x = x + self._attention(f"{name}.self_attn", y, cache.rows[n], positions)
             y = self._norm(x, f"{name}.post_attention_layernorm")
-            mlp = (self._weights[f"{name}.mlp.{p}_proj.weight"] for p in ("gate", "up", "down"))
-            x = x + gated_mlp(y, *mlp, swiglu)
+            gate, up, down = (
+                self._weights[f"{name}.mlp.{p}_proj.weight"] for p in ("gate", "up", "down")
+            )
+            x = x + gated_mlp(y, gate, up, down, swiglu)
         return self._norm(x, "final_norm")
 
     def _norm(self, x: Array, name: str) -> Array:
