@@ -21,7 +21,14 @@ from k3compiler.package.reader import Package
 from k3compiler.runtime.device.base import Buffer, Device, TensorRef
 from k3compiler.runtime.plan_runner import POISON_BYTE, PlanRunner
 from k3compiler.runtime.state import StateRecord, state_records
-from k3compiler.runtime.step import SeqChunk, StepInputs, build_decode, build_prefill
+from k3compiler.runtime.step import (
+    DecodeRows,
+    SeqChunk,
+    StepInputs,
+    build_decode,
+    build_decode_rows,
+    build_prefill,
+)
 from k3compiler.runtime.weights import Checkpoint, WeightLoader, param_bytes
 
 LOGITS, NEXT_TOKEN = "logits", "next_token"
@@ -169,6 +176,12 @@ class Executor:
             num_rows=rows,
         )
         return self._run("decode", step, len(chunks), want_logits)
+
+    def decode_rows(self, rows: DecodeRows, *, want_logits: bool) -> StepOutput:
+        """As :meth:`decode`, from columns."""
+        bucket = next(b for b in self.buckets if b >= rows.num_rows)
+        step = build_decode_rows(rows, num_rows=bucket)
+        return self._run("decode", step, rows.num_rows, want_logits)
 
     def _run(self, phase: Phase, step: StepInputs, rows: int, want_logits: bool) -> StepOutput:
         runner = self._runners[phase]

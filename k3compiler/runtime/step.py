@@ -104,6 +104,29 @@ class SeqChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """A decode step as columns: what :class:`SeqChunk` says one by one.
+
+    Shapes: all ``[n]``, but ``pages [n, P] i32`` (0 past a row's last page). ``tokens`` i32,
+    ``contexts`` and ``slots`` i64; the sampler's as in INPUT_SHAPES.
+    """
+
+    tokens: Ints
+    contexts: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    pages: Ints
+    temperature: NDArray[np.float32]
+    top_k: Ints
+    top_p: NDArray[np.float32]
+    seed: Ints
+    step_idx: Ints
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class StepInputs:
     """A step's arrays by name, the values of its symbols, and how many sequences are real."""
 
@@ -148,6 +171,34 @@ def build_decode(
     assert len(rows) == num_rows, f"{len(chunks)} sequences do not fit {num_rows} rows"
     arrays = _sequence_arrays(rows, page_columns, page_tokens) | _logit_arrays(rows)
     return StepInputs(arrays, _symbols(arrays, page_columns), len(chunks))
+
+
+def build_decode_rows(rows: DecodeRows, *, num_rows: int) -> StepInputs:
+    """The inputs of :func:`build_decode` from columns, padded to ``num_rows``; no loop over rows."""
+
+    def padded(values: NDArray[Any], name: str, fill: float = 0) -> NDArray[Any]:
+        out = np.full((num_rows, *values.shape[1:]), fill, numpy_dtype(INPUT_SHAPES[name][0]))
+        out[: len(values)] = values
+        return out
+
+    each = np.arange(num_rows + 1, dtype=np.int32)
+    contexts = padded(rows.contexts, "seq_ctx")
+    arrays: dict[str, NDArray[Any]] = {
+        "tokens": padded(rows.tokens, "tokens"),
+        "token_seq": each[:-1],
+        "token_pos": contexts,
+        "seq_start": each,
+        "seq_ctx": contexts,
+        "seq_slot": padded(rows.slots, "seq_slot"),
+        "page_table": padded(rows.pages, "page_table"),
+        "logit_rows": each[:-1],
+        "temperature": padded(rows.temperature, "temperature"),
+        "top_k": padded(rows.top_k, "top_k"),
+        "top_p": padded(rows.top_p, "top_p", SamplerRow().top_p),
+        "seed": padded(rows.seed, "seed"),
+        "step_idx": padded(rows.step_idx, "step_idx"),
+    }
+    return StepInputs(arrays, _symbols(arrays, rows.pages.shape[1]), rows.num_rows)
 
 
 def _symbols(arrays: Mapping[str, NDArray[Any]], page_columns: int) -> dict[str, int]:

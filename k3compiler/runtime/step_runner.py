@@ -18,7 +18,7 @@ from k3compiler.runtime.sampling import sample
 from k3compiler.runtime.scheduler.continuous import ContinuousScheduler, PrefillPart, StepPlan
 from k3compiler.runtime.scheduler.job import Job
 from k3compiler.runtime.speculation import Drafter
-from k3compiler.runtime.step import SamplerRow, SeqChunk
+from k3compiler.runtime.step import DecodeRows, SamplerRow, SeqChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,23 @@ class StepResult:
     stopped: list[int]
 
 
+class SamplerColumns:
+    """The sampling parameters of decoding rows, as the plan's sampler takes them."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.temperature: NDArray[np.float32] = np.zeros(num_rows, np.float32)
+        self.top_k: NDArray[np.int32] = np.zeros(num_rows, np.int32)
+        self.top_p: NDArray[np.float32] = np.ones(num_rows, np.float32)
+        self.seed: NDArray[np.int32] = np.zeros(num_rows, np.int32)
+
+    def set(self, row: int, request: Request) -> None:
+        """From now on ``row`` is decoded for ``request``."""
+        params = request.params
+        self.temperature[row] = 0.0 if params.is_greedy else params.temperature
+        self.top_k[row], self.top_p[row] = params.top_k, params.top_p
+        self.seed[row] = request.seed
+
+
 class StepRunner:
     """Runs step plans.
 
@@ -63,6 +80,7 @@ class StepRunner:
     ) -> None:
         self._executor, self._cache, self._scheduler = executor, cache, scheduler
         self._live, self._counters, self._drafter = live, counters, drafter
+        self._samplers = SamplerColumns(scheduler.limits.max_seqs)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Decodes (or verifies), then prompts."""
@@ -77,18 +95,34 @@ class StepRunner:
 
     def _run_decodes(self, all_rows: NDArray[np.int64], stopped: list[int]) -> NDArray[np.int32]:
         """A token of every row, in launches of as many as a plan takes. Shapes: ``[rows] i32``."""
-        rows = all_rows.tolist()
-        tokens = np.zeros(len(rows), np.int32)
+        tokens = np.zeros(len(all_rows), np.int32)
         most = self._executor.buckets[-1]
-        for begin in range(0, len(rows), most):
-            some = rows[begin : begin + most]
-            chunks = [self._decode_chunk(row) for row in some]
-            requests = [self._request_of(row) for row in some]
-            output = self._executor.decode(chunks, want_logits=_want_logits(requests))
-            for index, (row, request) in enumerate(zip(some, requests, strict=True)):
+        for begin in range(0, len(all_rows), most):
+            rows = all_rows[begin : begin + most]
+            requests = [self._request_of(row) for row in rows.tolist()]
+            output = self._executor.decode_rows(
+                self._decode_rows(rows), want_logits=_want_logits(requests)
+            )
+            for index, (row, request) in enumerate(zip(rows.tolist(), requests, strict=True)):
                 tokens[begin + index] = self._accept(row, request, output, index, stopped)
         self._cache.roll_states(all_rows)
         return tokens
+
+    def _decode_rows(self, rows: NDArray[np.int64]) -> DecodeRows:
+        """The step's columns; no loop over rows or tokens."""
+        scheduler, samplers = self._scheduler, self._samplers
+        step = scheduler.num_out[rows]
+        return DecodeRows(
+            scheduler.out[rows, step - 1],
+            self._cache.hybrid.rows.context[rows],
+            self._cache.slot_rows(rows),
+            self._cache.page_tables(rows, self._executor.sizes.page_columns),
+            samplers.temperature[rows],
+            samplers.top_k[rows],
+            samplers.top_p[rows],
+            samplers.seed[rows],
+            step.astype(np.int32),
+        )
 
     def _run_verifies(
         self, plan: StepPlan, drafter: Drafter, stopped: list[int]
@@ -172,6 +206,7 @@ class StepRunner:
             output = self._executor.prefill(chunks, want_logits=_want_logits(requests))
             for index, (row, request) in enumerate(zip(ending, requests, strict=True)):
                 first[row] = self._accept(row, request, output, index, stopped)
+                self._samplers.set(row, request)
         return first
 
     def _request_of(self, row: int) -> Request:
@@ -189,13 +224,6 @@ class StepRunner:
         if request.finish is FinishReason.STOP:
             stopped.append(row)
         return token
-
-    def _decode_chunk(self, row: int) -> SeqChunk:
-        scheduler, request = self._scheduler, self._request_of(row)
-        last = scheduler.out[row, scheduler.num_out[row] - 1 : scheduler.num_out[row]]
-        return self._chunk(
-            row, last, int(self._cache.hybrid.rows.context[row]), request, {}, "last"
-        )
 
     def _prefill_chunk(self, part: PrefillPart, start: int, stop: int) -> SeqChunk:
         checkpoints = {

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from k3compiler.package.expr import cdiv, evaluate
 from k3compiler.runtime.step import (
     INPUT_SHAPES,
+    DecodeRows,
+    SamplerRow,
     SeqChunk,
     StepInputs,
     build_decode,
+    build_decode_rows,
     build_prefill,
     input_bytes,
 )
@@ -151,3 +154,36 @@ def test_a_verify_cuts_chunks_at_every_position() -> None:
     a = _prefill([chunk]).arrays
     assert (a["chunk_start"].tolist(), a["chunk_end"].tolist()) == ([0, 1, 2, 3], [1, 2, 3, 4])
     assert (a["seg_chunk"].tolist(), a["seg_ckpt"].tolist()) == ([0, 1, 2, 3, 4], [4, 5, 6, -1])
+
+
+def test_columns_give_what_chunks_give() -> None:
+    """The array-at-a-time decode step, padded and not, equals the one built row by row."""
+    rng = np.random.default_rng(4)
+    contexts = [5, 0, 63, 64, 200]
+    pages = np.zeros((5, 16), np.int32)
+    chunks: list[SeqChunk] = []
+    samplers = [SamplerRow(0.5 * i, i, 1 - 0.1 * i, i * 7, i * 3) for i in range(5)]
+    for row, (context, sampler) in enumerate(zip(contexts, samplers, strict=True)):
+        used = context // PAGE + 1
+        pages[row, :used] = rng.integers(1, 99, used)
+        table = pages[row, :used].tolist()
+        chunks.append(SeqChunk([row + 9], context, row + 1, table, sampler=sampler))
+    columns = DecodeRows(
+        np.arange(9, 14, dtype=np.int32),
+        np.array(contexts),
+        np.arange(1, 6),
+        pages,
+        np.array([s.temperature for s in samplers], np.float32),
+        np.array([s.top_k for s in samplers], np.int32),
+        np.array([s.top_p for s in samplers], np.float32),
+        np.array([s.seed for s in samplers], np.int32),
+        np.array([s.step_idx for s in samplers], np.int32),
+    )
+    for num_rows in (5, 8):
+        expected = build_decode(chunks, page_columns=16, page_tokens=PAGE, num_rows=num_rows)
+        found = build_decode_rows(columns, num_rows=num_rows)
+        assert (found.symbols, found.num_real) == (expected.symbols, 5)
+        assert found.arrays.keys() == expected.arrays.keys()
+        for name, array in expected.arrays.items():
+            assert found.arrays[name].dtype == array.dtype, name
+            assert np.array_equal(found.arrays[name], array), name

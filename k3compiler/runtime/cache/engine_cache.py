@@ -108,6 +108,19 @@ class EngineCache:
         """The buffers' rows of a sequence's pages."""
         return self.hybrid.arena.pages.place[self.hybrid.rows.pages(row)] + FIRST_ROW
 
+    def page_tables(self, rows: Ints, columns: int) -> NDArray[np.int32]:
+        """The buffers' rows of many sequences' pages, 0 past the last. Shapes: ``[n, columns]``."""
+        held = self.hybrid.rows.num_pages[rows]
+        width = min(columns, int(held.max(initial=0)))
+        places = self.hybrid.arena.pages.place[self.hybrid.rows.table[rows, :width]]
+        tables = np.zeros((len(rows), columns), np.int32)
+        tables[:, :width] = np.where(np.arange(width) < held[:, None], places + FIRST_ROW, 0)
+        return tables
+
+    def slot_rows(self, rows: Ints) -> Ints:
+        """The buffers' rows of the live states of sequences."""
+        return self.hybrid.arena.slots.place[self.hybrid.rows.slot[rows]] + FIRST_ROW
+
     def roll_states(self, rows: Ints) -> None:
         """After a decode: where a row stands on a unit boundary, keep its state."""
         columns, slots = self.hybrid.rows, self.hybrid.arena.slots
