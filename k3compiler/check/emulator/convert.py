@@ -5,11 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from k3compiler.check.emulator.fields import F32, LANES, U32, Array, bit, bits
-from k3compiler.check.emulator.formats import E2M1, E4M3, E5M2, SMALL, bf16_bits, encode_small
-from k3compiler.check.emulator.machine import Machine, Override
+from k3compiler.check.emulator.formats import (
+    E2M1,
+    E4M3,
+    E4M3_FNUZ,
+    E5M2,
+    E5M2_FNUZ,
+    SMALL,
+    bf16_bits,
+    encode_small,
+)
+from k3compiler.check.emulator.machine import GFX942, Machine, Override
 from k3compiler.check.emulator.wave import Wave
 
 _WIDE = ("F32", "F16", "BF16")
+_WORD_1 = 5  # of an SDWA selection
 
 
 def _operands(raw: int) -> tuple[int, int, int, int]:
@@ -44,6 +54,23 @@ def pack_fp8(_machine: Machine, name: str, raw: int) -> Override:
     def run(wave: Wave) -> None:
         codes = [encode_small(_float(wave, raw, i), table, saturate=wave.saturates) for i in (0, 1)]
         wave.write_half(bits(raw, 7, 0), codes[0] | codes[1] << U32(8), bit(raw, 14))
+
+    return run
+
+
+def unpack_fp8(machine: Machine, name: str, kind: str, raw: int) -> Override:
+    """V_CVT_PK_F32_FP8 and V_CVT_PK_F32_BF8: two bytes of a word (SDWA says which) as two f32 registers."""
+    is_fnuz, is_sdwa = machine.flag == GFX942, "_SDWA" in kind
+    kinds = (E4M3_FNUZ if is_fnuz else E4M3, E5M2_FNUZ if is_fnuz else E5M2)
+    table, destination = kinds["BF8" in name], bits(raw, 24, 17)
+    source = bits(raw, 39, 32) + 256 if is_sdwa else bits(raw, 8, 0)
+    shift = 16 if is_sdwa and bits(raw, 50, 48) == _WORD_1 else 0
+
+    def run(wave: Wave) -> None:
+        pair = wave.source(source) >> U32(shift)
+        values = [table[pair >> U32(8 * i) & U32(255)].view(U32) for i in (0, 1)]
+        for index, value in enumerate(values):
+            wave.write(destination + index, value)
 
     return run
 

@@ -8,6 +8,7 @@ from k3compiler.check.emulator.convert import (
     pack_fp8,
     scaled_conversion,
     three_input_bits,
+    unpack_fp8,
 )
 from k3compiler.check.emulator.fields import bit, bits
 from k3compiler.check.emulator.lds import lds_instruction
@@ -41,6 +42,8 @@ def override_of(machine: Machine, name: str, kind: str, raw: int) -> Override | 
         return _required(name, None if is_fnuz else matrix_product(name, kind, raw))
     if name.startswith("S_"):
         return _scalar(machine, name, raw)
+    if name.startswith(("V_CVT_PK_F32_FP8", "V_CVT_PK_F32_BF8")):
+        return unpack_fp8(machine, name, kind, raw)
     if kind.endswith("_DPP16"):
         return dpp(machine, name, kind, raw)
     if "_SDWA" in kind:

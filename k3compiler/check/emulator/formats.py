@@ -32,7 +32,15 @@ def _e5m2() -> Array:
     return table
 
 
+def _fnuz(exponent: int, mantissa: int, bias: int) -> Array:
+    """The kind that gfx942 has: no infinity, one zero, NaN in its place."""
+    table = _small_float(exponent, mantissa, bias)
+    table[0x80] = np.nan
+    return table
+
+
 E4M3, E5M2 = _e4m3(), _e5m2()
+E4M3_FNUZ, E5M2_FNUZ = _fnuz(4, 3, 8), _fnuz(5, 2, 16)
 E2M1, E2M3, E3M2 = _small_float(2, 1, 1), _small_float(2, 3, 1), _small_float(3, 2, 3)
 SMALL = {"FP8": E4M3, "BF8": E5M2, "FP6": E2M3, "BF6": E3M2, "FP4": E2M1}
 

@@ -19,6 +19,7 @@ from k3compiler.targets.base import find_target
 from k3compiler.targets.build import build_kernels
 from tests.check.emulator.code_objects import needs_emulator
 from tests.targets.amd.emulate import emulate
+from tests.targets.amd.flydsl_kernels import params_of
 from tests.targets.every_op import SAMPLES, build, product, scaled
 from tests.targets.gpu_programs import ROWS, one_of_each, requests
 
@@ -116,3 +117,13 @@ def _compare(name: str, want: Any, got: Any, tolerance: float) -> None:
     assert np.array_equal(got[~finite & ~np.isnan(want)], want[~finite & ~np.isnan(want)]), name
     error = np.linalg.norm(want[finite] - got[finite]) / (np.linalg.norm(want[finite]) or 1.0)
     assert error <= tolerance, (name, error)
+
+
+@pytest.mark.parametrize("form", ["a16w4", "a8w4"])
+@pytest.mark.parametrize("family", ["moe_gate_up", "moe_down"])
+def test_mi300x_has_the_experts_through_triton(family: str, form: str) -> None:
+    """gfx942: decoded to bf16, by fp8 conversions of its own kind."""
+    needs_emulator()
+    params = params_of(family, format=form, inner=128, width=128, block_rows=16, block_n=64)
+    for verdict in emulate(family, params, {"T": 5}, "mi300x"):
+        assert verdict.passed, verdict
