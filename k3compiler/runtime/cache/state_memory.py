@@ -78,7 +78,7 @@ class StateMemory:
                 ]
             case Restore(kind, handle, places, cells):
                 for view, kept in zip(self._views[kind], self._host[handle], strict=True):
-                    view[_at(kind, places, cells)] = kept
+                    view[_at(kind, places, cells)] = _beside(kept, view)
             case DropHost(handle):
                 del self._host[handle]
 
@@ -103,6 +103,11 @@ def _rows(places: Ints) -> list[int]:
 def _copied(rows: Any) -> Any:
     """Advanced indexing copies on the device; a torch tensor goes to the host."""
     return rows.copy() if isinstance(rows, np.ndarray) else rows.cpu()
+
+
+def _beside(kept: Any, view: Any) -> Any:
+    """What the host kept, where the view is."""
+    return kept if isinstance(kept, np.ndarray) else kept.to(view.device)
 
 
 def _row_bytes(ref: TensorRef) -> int:

@@ -22,14 +22,25 @@ from k3compiler.runtime.cache.ops import (
 )
 from k3compiler.runtime.cache.state_memory import StateMemory
 from k3compiler.runtime.device.base import TensorRef
+from k3compiler.runtime.device.cpu import tensor_view
 from k3compiler.runtime.device.null import NullDevice
 
 PAGE = 4
 
 
-def make_memory(num_pages: int, num_slots: int) -> tuple[StateMemory, dict[str, Any]]:
+class TorchDevice(NullDevice):
+    """Host memory seen through torch, as a GPU's is."""
+
+    def tensor(self, ref: TensorRef) -> Any:
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        return torch.from_numpy(super().tensor(ref))
+
+
+def make_memory(
+    num_pages: int, num_slots: int, device: NullDevice | None = None
+) -> tuple[StateMemory, dict[str, Any]]:
     """Two KDA layers and one MLA layer, every row filled with its number."""
-    device = NullDevice()
+    device = device or NullDevice()
     shapes = {
         "kda_state.0": (num_slots, 2, 3, 3),
         "kda_conv.0": (num_slots, 3, 5),
@@ -38,7 +49,7 @@ def make_memory(num_pages: int, num_slots: int) -> tuple[StateMemory, dict[str, 
     state: dict[str, TensorRef] = {}
     for name, shape in shapes.items():
         state[name] = TensorRef(device.allocate(int(np.prod(shape)) * 4), "f32", shape)
-    views = {name: device.tensor(ref) for name, ref in state.items()}
+    views = {name: tensor_view(ref) for name, ref in state.items()}
     for view in views.values():
         view[:] = np.arange(len(view)).reshape(-1, *[1] * (view.ndim - 1))
     return StateMemory(device, state), views
@@ -82,9 +93,10 @@ def ints(*values: int) -> Ints:
     return np.array(values, np.int64)
 
 
-def test_operations_reach_every_layer() -> None:
+@pytest.mark.parametrize("device", [NullDevice, TorchDevice])
+def test_operations_reach_every_layer(device: type[NullDevice]) -> None:
     """Places are rows less one; row 0 is nobody's and stays."""
-    memory, views = make_memory(6, 5)
+    memory, views = make_memory(6, 5, device())
     nothing = ints()
     memory.run([CopyStates(ints(0, 1), ints(2, 3)), ZeroPages(ints(4)), CopyCells(1, 4, 3)])
     for name in ("kda_state.0", "kda_conv.0"):
