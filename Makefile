@@ -7,7 +7,7 @@ JOBS   ?= 2
 EXPECT ?= t0,t1,t2
 EXTRAS ?= compile,dev,oracle
 OUT    ?= out
-PROMPT ?= The moon is
+PROMPT ?= A transaction is a sequence of operations that
 
 .PHONY: help venv demo test test-quick check docs nightly clean
 .DEFAULT_GOAL := help

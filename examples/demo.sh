@@ -1,10 +1,17 @@
 #!/bin/sh
 # The whole path on the small example checkpoint; `make demo` runs it.
-# Needs k3c with the extra [compile], no GPU. Environment: K3C, OUT, PROMPT.
+# Needs k3c with the extra [compile], no GPU. Environment: K3C, OUT, PROMPT (prose to continue).
 set -eu
 cd "$(dirname "$0")/.."
-K3C=${K3C:-k3c} OUT=${OUT:-out/demo} PROMPT=${PROMPT:-The moon is}
+K3C=${K3C:-k3c} OUT=${OUT:-out/demo} PROMPT=${PROMPT:-A transaction is a sequence of operations that}
 MODEL=examples/k3-nano
+CODE='import json
+from pathlib import Path
+
+
+def read_config(path):
+    """Read the configuration from a JSON file."""
+'
 
 run() {  # shows a command, then runs it
     printf '\n$ k3c'
@@ -19,8 +26,11 @@ echo "== Compile a checkpoint for this CPU, check every kernel against the refer
 run compile $MODEL --target cpu --out "$OUT/cpu"
 "$K3C" verify "$OUT/cpu" --json > "$OUT/cpu-verify.json"
 echo "k3c verify $OUT/cpu: every kernel agrees with the reference ($OUT/cpu-verify.json)"
-run generate "$OUT/cpu" --weights $MODEL --prompt "$PROMPT" --max-tokens 32
-echo "(the example's weights are random, so its text is noise)"
+run generate "$OUT/cpu" --weights $MODEL --temperature 0.7 --top-p 0.9 --seed 1 --max-tokens 72 \
+    --prompt "$CODE"
+run generate "$OUT/cpu" --weights $MODEL --temperature 0.7 --top-p 0.9 --seed 2 --max-tokens 72 \
+    --prompt "$PROMPT"
+echo "(a small model: it writes like code and like English, and knows nothing)"
 
 echo
 echo "== Build the same checkpoint for chips that are not here"
