@@ -127,7 +127,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "K3-T003": Entry(
         "a tool of a version that is not supported",
-        "IR text and compiler options change between minor versions of Triton, so that only those that were "
+        "IR text and compiler options change between minor versions of Triton and FlyDSL, so that only those that were "
         "tried are let in. Compile in an environment with a supported version; running a package needs none.",
     ),
     "K3-T004": Entry(

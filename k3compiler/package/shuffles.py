@@ -91,7 +91,8 @@ FLYDSL_ARGUMENTS = {
 
 def argument_layouts(kernel: KernelRecord) -> dict[str, str]:
     """Argument name -> layout of SHUFFLES that the kernel's binary reads it in; nothing for plain ones."""
-    return FLYDSL_ARGUMENTS if kernel.schedule.get("form") == "flydsl" else {}
+    is_flydsl = "hsaco" in kernel.files and kernel.schedule.get("form") == "flydsl"
+    return FLYDSL_ARGUMENTS if is_flydsl else {}  # its tile program, on a CPU, reads them as stored
 
 
 def shuffled(name: str, plain: Array) -> Array:

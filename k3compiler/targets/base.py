@@ -184,7 +184,7 @@ _SPECS = (
         memory_bytes=288 * GB,
         bytes_per_s=8 * TB,
         flops=_rates(f32=157.3, bf16=2516.6, e4m3=5033.2, e2m1=10066.3),
-        verified="compiled; kernels run on a CPU emulator of the ISA, not on hardware",
+        verified="every kernel executed on a CPU emulator of the ISA, not on hardware",
         source="AMD Instinct MI355X data sheet; CDNA4 instruction set guide (LDS)",
     ),
 )

@@ -65,6 +65,7 @@ def record_of(
         grid=info.grid,
         launch=built.launch,
         schedule={"form": form} if form else {},
+        files={"hsaco": f"kernels/{family}.hsaco"},
     )
 
 

@@ -36,6 +36,7 @@ def kernel(symbol: str, form: str | None) -> KernelRecord:
         args=ARGUMENTS,
         grid=("1", "1", "1"),
         schedule=schedule,
+        files={"hsaco": "k.hsaco"},
     )
 
 
@@ -57,3 +58,14 @@ def test_one_parameter_has_one_layout() -> None:
     with pytest.raises(K3Error, match="one layout for all kernels") as caught:
         shuffled_params(PARAMS, [plan("prefill", "a"), plan("decode", "b")], kernels)
     assert caught.value.code == "K3-T002"
+
+
+def test_the_tile_program_of_such_a_kernel_reads_them_as_stored() -> None:
+    """What ``k3c verify --on cpu`` runs has no code object."""
+    from dataclasses import replace
+
+    from k3compiler.package.shuffles import argument_layouts
+
+    on_amd = kernel("a", "flydsl")
+    assert set(argument_layouts(on_amd)) >= {"w2", "s2"}
+    assert argument_layouts(replace(on_amd, files={"tile": "k.tile.mlir"})) == {}
