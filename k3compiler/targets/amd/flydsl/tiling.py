@@ -10,7 +10,7 @@ WAVE, NUM_WAVES = 64, 4
 BLOCK_K = 256  # elements of K a step
 PIECE_K = 128  # of one weight load
 COPY_BYTES = 16  # a lane's share of one copy or load
-OUT_OF_RANGE = 0x8000_0000  # a lane offset past every buffer: reads as 0
+OUT_OF_RANGE = 0xFFFF_FFF0  # a lane offset past every buffer of up to 4 GB: reads as 0
 MAX_BLOCK_ROWS = 128
 
 
