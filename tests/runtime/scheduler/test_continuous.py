@@ -43,7 +43,7 @@ def test_steps_keep_the_budget_and_chunks_the_grid() -> None:
 def test_a_long_prompt_does_not_keep_short_ones_waiting() -> None:
     lines = [request("long", part("l", 6000))]
     lines += [request(f"short{i}", part(f"s{i}", 8), arrival_step=2 + i) for i in range(5)]
-    run = Run(CONFIG, lines)
+    run = Run(CONFIG, lines, deep=False)
     for index in range(5):
         assert run.finish_step(f"short{index}") - (2 + index) <= 3
     assert run.finish_step("long") > 90
@@ -137,7 +137,7 @@ def test_the_unified_arena_admits_more() -> None:
     lines = [request(str(i), part(f"s{i}", 4000), max_tokens=2) for i in range(24)]
     sizes = {"arena_bytes": 500_000, "max_batched_tokens": 2**20, "max_seqs": 24}
     running = {
-        memory: Run(CONFIG | sizes | {"memory": memory}, lines).summary["max_running"]
+        memory: Run(CONFIG | sizes | {"memory": memory}, lines, deep=False).summary["max_running"]
         for memory in ("unified", "static")
     }
     assert running["unified"] > running["static"] > 0

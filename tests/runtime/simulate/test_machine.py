@@ -57,8 +57,8 @@ class SimulatorMachine(RuleBasedStateMachine):
 @pytest.mark.slow
 def test_interleavings() -> None:
     options = settings(
-        max_examples=25,
-        stateful_step_count=25,
+        max_examples=15,
+        stateful_step_count=20,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
