@@ -181,7 +181,14 @@ class ContinuousScheduler:
     def schedule(self) -> StepPlan:
         """Decide the step; memory operations are in ``cache.arena.ops``, to be run first."""
         self._is_tight = False
-        rows = self._grow_decodes(self._decode_rows())
+        plan = self._plan(self._decode_rows())
+        while plan.is_empty and len(self._decoding):
+            # The rows whose turn it was were preempted, or made room for a prompt that found none.
+            plan = self._plan(self._in_turn(self.limits.max_batched_tokens))
+        return plan
+
+    def _plan(self, rows: Ints) -> StepPlan:
+        rows = self._grow_decodes(rows)
         fed = int(self._counts(rows).sum())
         budget = self.limits.max_batched_tokens - fed
         grants = self._grants(min(budget, self.limits.prefill_tokens or budget))
@@ -210,7 +217,11 @@ class ContinuousScheduler:
         if wants_prefill and room - len(rows) * limits.width < limits.chunk_tokens:
             self._is_starved = not self._is_starved
             room -= 0 if self._is_starved else limits.chunk_tokens
-        count = room // limits.width
+        return self._in_turn(room)
+
+    def _in_turn(self, room: int) -> Ints:
+        """As many decoding rows as ``room`` tokens feed, taking turns."""
+        rows, count = self._decoding, room // self.limits.width
         if count >= len(rows):
             return rows
         first = self._turn % len(rows)

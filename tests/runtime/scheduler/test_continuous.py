@@ -141,3 +141,15 @@ def test_the_unified_arena_admits_more() -> None:
         for memory in ("unified", "static")
     }
     assert running["unified"] > running["static"] > 0
+
+
+def test_every_step_does_something() -> None:
+    """Decodes leave no room for a chunk, and the prompt that waits finds no memory."""
+    config = CONFIG | {"max_batched_tokens": 4, "arena_bytes": 3 * STATE + 200 * TOKEN}
+    lines = [request(str(i), part(f"s{i}", 4), max_tokens=40) for i in range(2)]
+    lines += [request("big", part("b", 150), arrival_step=3)]
+    run = Run(config, lines)
+    steps = {e["step"] for e in run.of("chunk")}
+    assert steps == set(range(max(steps) + 1))
+    speculative = {"width": 4, "accept": [0]}
+    assert Run(config | {"speculative": speculative}, lines).summary["num_finished"] == 3
