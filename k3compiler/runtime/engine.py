@@ -256,12 +256,17 @@ class Engine:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        salt: str | None = None,
+        priority: int = 0,
     ) -> list[Completion]:
         """Complete every prompt; results are in the order of the prompts.
 
         Args:
             prompts: one prompt or several, each text or token ids.
             params: for all prompts, or one per prompt; None is greedy.
+            salt: prefixes are shared only among requests of one salt.
+            priority: lower runs first, and is preempted last.
 
         Raises:
             K3Error: K3-R003 a prompt that cannot run, K3-R008 text without a tokenizer.
@@ -269,7 +274,7 @@ class Engine:
         requests = self._requests(prompts, params)
         try:
             for request in requests:
-                self._submit(request)
+                self._submit(request, salt, priority)
             while any(request.finish is None for request in requests):
                 self.step()
         finally:
@@ -280,6 +285,9 @@ class Engine:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        salt: str | None = None,
+        priority: int = 0,
     ) -> Iterator[StreamEvent]:
         """Complete every prompt, yielding each token as it is chosen.
 
@@ -290,7 +298,7 @@ class Engine:
         tails = [_Tail(i, request, tokenizer) for i, request in enumerate(requests)]
         try:
             for request in requests:
-                self._submit(request)
+                self._submit(request, salt, priority)
             while not all(tail.is_done for tail in tails):
                 self.step()
                 for tail in tails:
@@ -383,12 +391,14 @@ class Engine:
 
     # -- steps
 
-    def _submit(self, request: Request) -> None:
+    def _submit(self, request: Request, salt: str | None = None, priority: int = 0) -> None:
         job = Job(
             str(request.id),
             np.array(request.prompt, np.int32),
             request.max_tokens - len(request.prompt),
+            priority=priority,
             order=request.id,
+            namespace=(salt, None),
         )
         refusal = self.scheduler.refusal(job)
         if refusal is not None:

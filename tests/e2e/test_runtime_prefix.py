@@ -142,6 +142,16 @@ def test_prefixes_come_back_from_host_memory(nano: Model, make: Make) -> None:
     assert_idle(engine)
 
 
+def test_salts_keep_requests_apart(nano: Model, make: Make) -> None:
+    engine, prompt = make(), nano.tokens[:200]
+    hits = [
+        engine.generate(prompt, GREEDY, salt=salt)[0].num_cached_tokens
+        for salt in (None, "a", "a", "b", None)
+    ]
+    assert hits == [0, 0, 192, 0, 192]
+    assert_idle(engine)
+
+
 def test_two_hundred_requests_finish(nano: Model, make: Make) -> None:
     rng = np.random.default_rng(5)
     system = nano.tokens[:130]
