@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pytest
 
 from k3compiler.runtime.cache.unit_keys import Tokens
 from k3compiler.runtime.simulate.fake_model import stream_tokens
@@ -96,3 +101,39 @@ def test_bound_is_the_longest_common_prefix_in_units() -> None:
     assert policy.serve(prompt(500, "x", 500), OUT) == 448
     turn = np.concatenate([prompt(1000), OUT, stream_tokens("y", 0, 300)])
     assert policy.serve(turn, OUT) == 960
+
+
+def load_bench() -> Any:
+    """bench/cache_policies.py as a module."""
+    path = Path(__file__).parents[3] / "bench" / "cache_policies.py"
+    spec = importlib.util.spec_from_file_location("cache_policies", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workload", "gigabytes", "least"),
+    [
+        ("agents", 32, 0.99),
+        ("agents", 2, 0.0),
+        ("agents", 1, 0.0),
+        ("system", 32, 0.99),
+        ("system", 1, 0.99),
+        ("boundaries", 32, 0.99),
+    ],
+)
+def test_ours_is_at_least_the_better_one(workload: str, gigabytes: int, least: float) -> None:
+    bench = load_bench()
+    requests = {
+        "agents": lambda: bench.agent_sessions(6, 4),
+        "system": lambda: bench.shared_system_prompt(40),
+        "boundaries": bench.boundaries,
+    }[workload]()
+    row = bench.compare(workload, requests, gigabytes * GIB)
+    others = ("paged 1536", "paged 1536, all states", "tree 64")
+    assert row["wrong_outputs"] == 0
+    assert max(row[name] for name in others) <= row["ours"] <= row["bound"], row
+    assert row["of_bound"] >= least
