@@ -37,6 +37,30 @@ class Hit:
     is_host: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where a row's prefix comes from.
+
+    Attributes:
+        used: nodes of the hit. on_device: those of them (a prefix) whose cells are there.
+        shared: their pages, of which the first ``num_whole`` are filled whole.
+        source: node whose slot has the state, -1 where there is none or it is on the host.
+        steals: take that slot. num_copies: slots that its copy keeps from others.
+    """
+
+    used: Ints
+    on_device: Ints
+    shared: Ints
+    num_whole: int
+    source: int
+    steals: bool
+    num_copies: int
+
+    @property
+    def whole(self) -> Ints:
+        return self.shared[: self.num_whole]
+
+
 NO_HIT = Hit(NOTHING, 0, 0, False)
 
 
@@ -73,38 +97,55 @@ class HybridCache(CacheStore):
             headroom: pages to leave for the growth of others.
             steal: take the checkpoint's own slot out of the index instead of copying it.
         """
-        used = hit.path[: hit.tokens // self.unit]
-        on_device = used[self.index.on_device[used]]
-        shared = self.index.path_pages(on_device)
-        shared_tokens = len(on_device) * self.unit
-        num_shared = shared_tokens // self.shape.page_tokens
+        start = self._start(hit, steal=steal)
         need = cdiv(num_tokens, self.shape.page_tokens)
-        source = int(used[-1]) if len(used) and self.index.state[used[-1]] >= 0 else -1
-        steal = steal and source >= 0 and source not in self.queue.busy
-        copies = int(source >= 0 and not steal and source not in self.queue.busy)
-        newly_locked = np.unique(self._node_pages(on_device[self.index.locks[on_device] == 0]))
-        newly_locked = newly_locked[self.locked[newly_locked] == 0]
-        pages = len(newly_locked) + need - num_shared + headroom
-        if not self.rows.num_free or not self._can_promise(1 + copies, pages):
+        pages = self._newly_locked(start.on_device) + need - len(start.whole) + headroom
+        if not self.rows.num_free or not self._can_promise(1 + start.num_copies, pages):
             return None
         row = self.rows.open()
         self.rows.namespace[row], self.rows.media[row] = namespace, media
         self.rows.promised[row] = need
+        self._fill(row, hit, start)
+        return row
+
+    def _start(self, hit: Hit, *, steal: bool) -> _Start:
+        """Where the parts of a hit are."""
+        used = hit.path[: hit.tokens // self.unit]
+        on_device = used[self.index.on_device[used]]
+        source = int(used[-1]) if len(used) and self.index.state[used[-1]] >= 0 else -1
+        is_free = source >= 0 and source not in self.queue.busy
+        return _Start(
+            used,
+            on_device,
+            self.index.path_pages(on_device),
+            len(on_device) * self.unit // self.shape.page_tokens,
+            source,
+            steal and is_free,
+            int(is_free and not steal),
+        )
+
+    def _newly_locked(self, nodes: Ints) -> int:
+        """Pages that nobody uses yet and a row on these nodes would."""
+        pages = np.unique(self._node_pages(nodes[self.index.locks[nodes] == 0]))
+        return int(np.count_nonzero(self.locked[pages] == 0))
+
+    def _fill(self, row: int, hit: Hit, start: _Start) -> None:
+        """Give a new row its prefix: pages, state, what the lower tier has of it."""
+        used = start.used
         self.rows.nodes[row] = used
         self.index.pins[used] += 1
         self._lock(used)
         self.queue.touch(used, int(used[-1]) if len(used) else None)
-        if steal:
-            self._steal_state(row, source)
-        elif source >= 0:
-            self.queue.busy.add(source)  # before anything is evicted for the pages
-        self._start_pages(row, shared[:num_shared], shared, shared_tokens)
-        if not steal:
-            self._start_state(row, source, used)
-        self._restore_cells(row, used[len(on_device) :], hit.tokens)
+        if start.steals:
+            self._steal_state(row, start.source)
+        elif start.source >= 0:
+            self.queue.busy.add(start.source)  # before anything is evicted for the pages
+        self._start_pages(row, start)
+        if not start.steals:
+            self._start_state(row, start)
+        self._restore_cells(row, used[len(start.on_device) :], hit.tokens)
         self.rows.context[row] = hit.tokens
         self.rows.num_done[row] = len(used)
-        return row
 
     def _can_promise(self, slots: int, pages: int) -> bool:
         """Whether they fit beside all that cannot be evicted and all that was promised."""
@@ -114,23 +155,23 @@ class HybridCache(CacheStore):
         locked_slots = rows.num_open + len(self.taken) + len(self.queue.busy)
         return self.arena.fits(locked_slots + slots, int(locked_pages + owed) + pages)
 
-    def _start_pages(self, row: int, whole: Ints, shared: Ints, shared_tokens: int) -> None:
+    def _start_pages(self, row: int, start: _Start) -> None:
         """Name the shared pages; copy the one that the hit fills in part."""
-        rows, count = self.rows, len(whole)
+        rows, whole, count = self.rows, start.whole, len(start.whole)
         rows.widen(int(rows.promised[row]))
         np.add.at(self.holders, whole, 1)
         np.add.at(self.locked, whole, 1)
         rows.table[row, :count] = whole
         rows.num_pages[row] = count
-        cells = shared_tokens - count * self.shape.page_tokens
+        cells = len(start.on_device) * self.unit - count * self.shape.page_tokens
         if cells == 0:
             return
         private = self._take_pages(1)
         assert private is not None, "a promised page is not there"
         rows.table[row, count] = private[0]
         rows.num_pages[row] = count + 1
-        place = self.arena.pages.place
-        self.arena.ops.append(CopyCells(int(place[shared[count]]), int(place[private[0]]), cells))
+        src, dst = self.arena.pages.place[[start.shared[count], private[0]]].tolist()
+        self.arena.ops.append(CopyCells(src, dst, cells))
         self.observe("copy", {"kind": "page", "tokens": cells})
 
     def _steal_state(self, row: int, source: int) -> None:
@@ -139,7 +180,9 @@ class HybridCache(CacheStore):
         self.index.state[source] = -1
         self.queue.drop_state(source)
 
-    def _start_state(self, row: int, source: int, used: Ints) -> None:
+    def _start_state(self, row: int, start: _Start) -> None:
+        """A private slot, and the checkpoint's state in it."""
+        source, used = start.source, start.used
         slot = self._take_slot()
         assert slot is not None, "a promised slot is not there"
         self.rows.slot[row] = slot
@@ -208,19 +251,13 @@ class HybridCache(CacheStore):
     def roll(self, rows: Ints) -> None:
         """Give rows a slot for the state at the next unit boundary, where memory allows."""
         for row in rows[self.rows.rolled[rows] == 0].tolist():
-            if not self._fits_now(1, 0) and self._evict_for_roll() is None:
-                return
+            while not self._fits_now(1, 0):
+                if not self._evict_one(self._lacking(1, 0)):
+                    return  # another row's rolled state is worth as much
             ids = self.arena.allocate(self.arena.slots, 1)
             if ids is None:
                 return
-            self.rows.rolled[row] = ids[0]
-            self.rows.rolled_at[row] = -1
-
-    def _evict_for_roll(self) -> bool | None:
-        while not self._fits_now(1, 0):
-            if not self._evict_one(self._lacking(1, 0)):
-                return None
-        return True
+            self.rows.rolled[row], self.rows.rolled_at[row] = ids[0], -1
 
     # -- publishing
 

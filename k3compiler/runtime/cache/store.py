@@ -97,7 +97,9 @@ class CacheStore:
         """Evict, then drop rolled states, until they fit."""
         while not self._fits_now(slots, pages):
             kinds = self._lacking(slots, pages)
-            if not (self._evict_one(kinds) or self._drop_rolled() or self._merge_all()):
+            if self._evict_one(kinds) or ("state" in kinds and self._drop_rolled()):
+                continue
+            if "page" not in kinds or not self._merge_all():
                 return False
         return True
 
