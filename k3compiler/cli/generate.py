@@ -76,6 +76,7 @@ def generate_command(
         device=device,
         max_context=max_context,
         max_sequences=min(len(prompts), 8),
+        prefix_cache=len(prompts) > 1,
     )
     print_ids = print_ids or not engine.has_tokenizer
     with closing(engine):

@@ -160,7 +160,7 @@ class Engine:
         self.counters = EngineCounters()
         self.cache = self._make_cache(max_sequences, unit, prefix_cache, width, host_bytes)
         self.scheduler = self._make_scheduler(max_sequences, prefill_tokens, width)
-        self._live: dict[str, Live] = {}
+        self._live: dict[str | int, Live] = {}
         self._runner = StepRunner(
             self.executor, self.cache, self.scheduler, self._live, self.counters, drafter
         )

@@ -74,7 +74,7 @@ class StepRunner:
         executor: Executor,
         cache: EngineCache,
         scheduler: ContinuousScheduler,
-        live: Mapping[str, Live],
+        live: Mapping[str | int, Live],
         counters: EngineCounters,
         drafter: Drafter | None,
     ) -> None:

@@ -32,7 +32,7 @@ class Job:
         plan: positions -> reasons of the checkpoints that its prefill will take.
     """
 
-    name: str
+    name: str | int
     prompt: Tokens
     max_new: int
     priority: int = 0

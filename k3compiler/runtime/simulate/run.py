@@ -17,7 +17,7 @@ from k3compiler.runtime.scheduler.job import Job, JobState
 from k3compiler.runtime.simulate.config import SimulateConfig
 from k3compiler.runtime.simulate.fake_device import FakeDevice
 from k3compiler.runtime.simulate.fake_model import cold_run
-from k3compiler.runtime.simulate.trace import TraceRequest, check_order
+from k3compiler.runtime.simulate.trace import Id, TraceRequest, check_order
 
 Write = Callable[[dict[str, Any]], None]
 _KIND_NAMES = {"page": "mla", "state": "state"}
@@ -46,13 +46,13 @@ class Simulation:
         self.scheduler = ContinuousScheduler(self.cache, config.limits, config.keep, self.emit)
         self.device = FakeDevice(self.cache)
         self.step_index = 0
-        self._requests: dict[str, TraceRequest] = {}
-        self._followers: dict[str, list[str]] = {}
-        self._arrivals: list[tuple[int, int, str]] = []
-        self._place: dict[str, int] = {}
-        self.jobs: dict[str, Job] = {}
-        self._aborts: list[tuple[int, str]] = []
-        self._verified: dict[str, int] = {}
+        self._requests: dict[Id, TraceRequest] = {}
+        self._followers: dict[Id, list[Id]] = {}
+        self._arrivals: list[tuple[int, int, Id]] = []
+        self._place: dict[Id, int] = {}
+        self.jobs: dict[Id, Job] = {}
+        self._aborts: list[tuple[int, int, Id]] = []
+        self._verified: dict[Id, int] = {}
         self._order = 0
         self._times: list[int] = []
         names = ("steps", "computed_tokens", "reused_tokens", "wrong_outputs", "checked_outputs")
@@ -105,14 +105,14 @@ class Simulation:
 
     # -- arrivals and aborts
 
-    def _arrive_at(self, name: str, step: int) -> None:
+    def _arrive_at(self, name: Id, step: int) -> None:
         heapq.heappush(self._arrivals, (step, self._place[name], name))
 
     def _arrive(self) -> None:
         while self._arrivals and self._arrivals[0][0] <= self.step_index:
             self._admit_request(heapq.heappop(self._arrivals)[2])
 
-    def _admit_request(self, name: str) -> None:
+    def _admit_request(self, name: Id) -> None:
         request = self._requests[name]
         job = self._make_job(request)
         self.jobs[name] = job
@@ -120,7 +120,7 @@ class Simulation:
             if request.abort_step <= self.step_index:
                 self._finish_aborted(job)
                 return
-            heapq.heappush(self._aborts, (request.abort_step, name))
+            heapq.heappush(self._aborts, (request.abort_step, self._place[name], name))
         refusal = self.scheduler.refusal(job)
         if refusal is None:
             self.scheduler.add(job)
@@ -151,7 +151,7 @@ class Simulation:
 
     def _abort(self) -> None:
         while self._aborts and self._aborts[0][0] <= self.step_index:
-            job = self.jobs[heapq.heappop(self._aborts)[1]]
+            job = self.jobs[heapq.heappop(self._aborts)[2]]
             if job.state is not JobState.DONE:
                 self.scheduler.abort(job)
                 self._finish_aborted(job)
@@ -213,7 +213,7 @@ class Simulation:
             ones[index] = len(found)
         return tokens, ones
 
-    def _num_right(self, name: str) -> int:
+    def _num_right(self, name: Id) -> int:
         """Drafts that this verify of a request will accept."""
         accept, turn = self.config.speculative.accept, self._verified.get(name, 0)
         self._verified[name] = turn + 1
@@ -238,7 +238,7 @@ class Simulation:
         for part in plan.prefill:
             self._tell_chunk(part.job.name, part.start, part.stop - part.start)
 
-    def _tell_chunk(self, name: str, start: int, count: int) -> None:
+    def _tell_chunk(self, name: Id, start: int, count: int) -> None:
         self.totals["computed_tokens"] += count
         self.emit("chunk", {"id": name, "start": start, "tokens": count})
 

@@ -20,6 +20,10 @@ _KEYS = {
 }  # fmt: skip
 
 
+Id = str | int
+"""As it stands in the trace; events repeat it."""
+
+
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
     """One line. ``after``: it starts when that one finished; ``continues``: and begins with it.
@@ -27,11 +31,11 @@ class TraceRequest:
     ``prompt`` are the given parts; with ``continues`` that request's prompt and output go before.
     """
 
-    id: str
+    id: Id
     prompt: Tokens
     max_tokens: int
     arrival_step: int = 0
-    after: str | None = None
+    after: Id | None = None
     continues: bool = False
     salt: str | None = None
     adapter: str | None = None
@@ -74,13 +78,13 @@ def parse_request(data: Any, where: str = "request") -> TraceRequest:
     if "id" not in data or isinstance(data["id"], bool) or not isinstance(data["id"], str | int):
         raise _bad(where, "an id", json.dumps(data.get("id")))
     where = f"{where} ({data['id']})"
-    before = _text(data, "continue_of", where)
+    before = _id(data, "continue_of", where)
     return TraceRequest(
-        str(data["id"]),
+        data["id"],
         _tokens(data.get("prompt", []), where),
         _number(data, "max_tokens", where, 1),
         _number(data, "arrival_step", where, 0),
-        before if before is not None else _text(data, "after", where),
+        before if before is not None else _id(data, "after", where),
         before is not None,
         _text(data, "salt", where),
         _text(data, "adapter", where),
@@ -133,6 +137,13 @@ def _number(
     return value
 
 
+def _id(data: Mapping[str, Any], name: str, where: str) -> Id | None:
+    value = data.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
+        raise _bad(where, f"{name}: the id of a request", json.dumps(value)[:80])
+    return value
+
+
 def _text(data: Mapping[str, Any], name: str, where: str) -> str | None:
     value = data.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
@@ -142,21 +153,21 @@ def _text(data: Mapping[str, Any], name: str, where: str) -> str | None:
 
 def check_order(requests: list[TraceRequest]) -> None:
     """Ids are unique, every ``after`` names one, and nothing waits for itself."""
-    by_id: dict[str, TraceRequest] = {}
+    by_id: dict[Id, TraceRequest] = {}
     for request in requests:
         if request.id in by_id:
-            raise _bad(request.id, "an id of its own", "an id that was used before")
+            raise _bad(str(request.id), "an id of its own", "an id that was used before")
         by_id[request.id] = request
-    settled: set[str] = set()
+    settled: set[Id] = set()
     for request in requests:
-        chain: list[str] = []
+        chain: list[Id] = []
         at: TraceRequest | None = request
         while at is not None and at.id not in settled:
             if at.id in chain:
-                raise _bad(request.id, "an order that begins somewhere", "a cycle of after")
+                raise _bad(str(request.id), "an order that begins somewhere", "a cycle of after")
             chain.append(at.id)
             if at.after is not None and at.after not in by_id:
-                raise _bad(at.id, "after: the id of a request", at.after)
+                raise _bad(str(at.id), "after: the id of a request", str(at.after))
             at = None if at.after is None else by_id[at.after]
         settled.update(chain)
 

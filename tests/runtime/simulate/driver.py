@@ -44,7 +44,7 @@ def random_config(choose: random.Random) -> SimulateConfig:
     return parse_config(data)
 
 
-def random_request(choose: random.Random, name: str, earlier: list[str]) -> dict[str, Any]:
+def random_request(choose: random.Random, name: str, earlier: list[str | int]) -> dict[str, Any]:
     """Prompts over a few streams, so that prefixes are shared and left at any token."""
     parts: list[Any] = [{"stream": choose.choice("ab"), "start": 0, "stop": choose.randrange(40)}]
     if choose.random() < 0.5:

@@ -59,6 +59,14 @@ def test_events_and_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "reused_tokens" in capsys.readouterr().out
 
 
+def test_ids_are_repeated_as_they_are() -> None:
+    events: list[dict[str, Any]] = []
+    lines = [{"id": 7, "prompt": [part("s", 9)], "max_tokens": 2}]
+    lines += [{"id": "x", "continue_of": 7, "max_tokens": 1}]
+    Simulation(parse_config({}), [parse_request(r) for r in lines], events.append).run()
+    assert [e["id"] for e in events if e["event"] == "finished"] == [7, "x"]
+
+
 def test_an_empty_trace_is_a_run_of_no_steps(tmp_path: Path) -> None:
     trace, out = write_lines(tmp_path / "trace.jsonl", []), tmp_path / "out.jsonl"
     assert k3c("simulate", "--trace", trace, "--out", out, "--check") == 0
