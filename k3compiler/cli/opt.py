@@ -39,7 +39,7 @@ def run_opt(
         K3Error: what the parser, a verifier or a pass refuses; K3-V003 for a module that is fine
             although an error is expected.
     """
-    text = sys.stdin.read() if str(file) == "-" else file.read_text()
+    text = sys.stdin.read() if str(file) == "-" else _read(file)
     parts = text.split(SPLIT) if split_input else [text]
     passes = parse_pipeline(pipeline)
 
@@ -54,6 +54,15 @@ def run_opt(
 
     run = _refusal(transformed, file) if expect_error else transformed
     return f"{SPLIT}\n".join(run(part) for part in parts)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as fault:
+        raise K3Error(
+            "K3-V002", where=str(file), expected="MLIR text in UTF-8", found=str(fault)
+        ) from None
 
 
 def _refusal(transformed: Callable[[str], str], file: Path) -> Callable[[str], str]:

@@ -42,6 +42,8 @@ def _load_ids(path: Path, option: str) -> list[int]:
         ids = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as fault:
         _refuse(f"{path} is not an .npy file: {fault}", option)
+    if not isinstance(ids, np.ndarray):
+        _refuse(f"{path} holds several arrays, not a row of integers", option)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         _refuse(f"{path} holds {ids.dtype} of shape {ids.shape}, not a row of integers", option)
     return [int(value) for value in ids]

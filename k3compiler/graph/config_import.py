@@ -50,7 +50,7 @@ def read_config_json(path: Path) -> dict[str, Any]:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as fault:
         _unreadable(path, fault.strerror or str(fault))
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         _unreadable(path, f"not JSON: {fault}")
     if not isinstance(data, dict):
         _unreadable(path, f"JSON, but a {type(data).__name__}")
@@ -95,6 +95,7 @@ def _read_wrapper(data: dict[str, Any]) -> ModelConfig:
     """K3's multimodal config: the vision part is read and left out."""
     keys = ConfigKeys(data, "")
     keys.take_choice("model_type", ("kimi_k3",))
+    keys.take_architectures()
     keys.ignore("media_placeholder_token_id", "image_placeholder", "ignore_index")
     keys.ignore("use_unified_vision_chunk", *(key for key in data if key.startswith("video_")))
     if "vision_config" in keys:

@@ -11,13 +11,17 @@ T = TypeVar("T")
 
 # What HF's config classes write into every file and no text model reads.
 BOOKKEEPING = frozenset(
-    "transformers_version torch_dtype dtype architectures auto_map initializer_range use_cache "
+    "transformers_version torch_dtype dtype auto_map initializer_range use_cache "
     "_name_or_path _attn_implementation_autoset _attn_implementation return_dict is_encoder_decoder "
     "is_decoder output_attentions output_hidden_states output_router_logits use_return_dict "
     "chunk_size_feed_forward id2label label2id problem_type pruned_heads attention_dropout "
     "hidden_dropout pretraining_tp torchscript use_bfloat16 add_cross_attention "
     "cross_attention_hidden_size tie_encoder_decoder finetuning_task task_specific_params "
     "tokenizer_class prefix sep_token_id decoder_start_token_id tf_legacy_loss".split()
+)
+
+ARCHITECTURES = frozenset(
+    {"KimiK3ForConditionalGeneration", "KimiK3ForCausalLM", "KimiLinearForCausalLM"}
 )
 
 
@@ -74,6 +78,27 @@ class ConfigKeys:
         if type(value) not in (int, float) or not abs(value) < float("inf"):
             self.wrong(key, "a number")
         return float(value)
+
+    def take_positive_float(self, key: str, default: float | None = None) -> float:
+        """A finite number above zero; null counts as absent."""
+        value = self.take_float(key, default)
+        if value <= 0:
+            self.wrong(key, "a number above 0")
+        return value
+
+    def take_strings(self, key: str) -> list[str]:
+        """A list of texts; null and absent are an empty one."""
+        value = self.take(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or any(type(text) is not str for text in value):
+            self.wrong(key, "a list of strings")
+        return value
+
+    def take_architectures(self) -> None:
+        """HF's class names, where they are given: a model of this family."""
+        if not set(self.take_strings("architectures")) <= ARCHITECTURES:
+            self.refuse("architectures", f"some of {_listed(sorted(ARCHITECTURES))}")
 
     def take_bool(self, key: str, default: bool | None = None) -> bool:
         """true or false; null counts as absent."""

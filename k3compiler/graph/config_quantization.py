@@ -8,6 +8,7 @@ from k3compiler.config import MX_GROUP
 from k3compiler.graph.config_keys import ConfigKeys
 
 FORMAT = "mxfp4-pack-quantized"
+OBSERVERS = ("minmax", "static_minmax", "memoryless_minmax", "mse")
 
 
 def read_expert_format(keys: ConfigKeys) -> Literal["mxfp4", "plain"]:
@@ -24,7 +25,8 @@ def read_expert_format(keys: ConfigKeys) -> Literal["mxfp4", "plain"]:
     quant.take_choice("format", (FORMAT,))
     quant.take_choice("quantization_status", ("compressed",), "compressed")
     # Module patterns: the shipped tensors go beyond them, so names decide (spec 1.3).
-    quant.ignore("ignore", "version", "global_compression_ratio")
+    quant.take_strings("ignore")
+    quant.ignore("version", "global_compression_ratio")
     for key in ("kv_cache_scheme", "sparsity_config", "transform_config"):
         if quant.take(key):
             quant.refuse(key, "null or empty")
@@ -55,7 +57,8 @@ def _read_weights(weights: ConfigKeys) -> None:
     weights.take_choice("symmetric", (True,), True)
     weights.take_choice("dynamic", (False,), False)
     weights.take_choice("scale_dtype", ("uint8", "torch.uint8"), "uint8")
-    weights.ignore("observer", "observer_kwargs")  # how the scales were found
+    weights.take_choice("observer", OBSERVERS, "minmax")  # how the scales were found
+    weights.ignore("observer_kwargs")
     for key in ("zp_dtype", "zero_point", "actorder", "block_structure"):
         if weights.take(key) is not None:
             weights.refuse(key, "null")

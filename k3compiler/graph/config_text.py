@@ -29,7 +29,8 @@ def read_text_config(keys: ConfigKeys, *, is_k3: bool) -> ModelConfig:
         K3Error K3-G001, K3-G002, K3-G003, each naming the key.
     """
     keys.ignore("model_type", "head_dim", "rope_theta", "rope_scaling", "rope_parameters")
-    keys.ignore("num_nextn_predict_layers")  # MTP layers draft; the text model is without them
+    keys.take_architectures()
+    keys.take_optional_int("num_nextn_predict_layers", least=0)  # MTP layers only draft
     num_layers = keys.take_int("num_hidden_layers")
     block = keys.take_optional_int("attn_res_block_size")
     kda, mla_layers = _read_linear_attn(keys.take_object("linear_attn_config"), num_layers)
@@ -46,7 +47,7 @@ def read_text_config(keys: ConfigKeys, *, is_k3: bool) -> ModelConfig:
         activation=_read_activation(keys),
         situ_beta=situ_beta,
         situ_linear_beta=situ_linear_beta,
-        rms_eps=keys.take_float("rms_norm_eps"),
+        rms_eps=keys.take_positive_float("rms_norm_eps"),
         attn_res_block=block,
         max_context=_read_max_context(keys),
         kda=kda,
@@ -154,7 +155,7 @@ def _read_moe(keys: ConfigKeys, num_layers: int) -> tuple[MoeConfig | None, int]
         latent_dim=latent,
         latent_norm=_read_latent_norm(keys, latent),
         renormalize=keys.take_bool("moe_renormalize", True),
-        scale=keys.take_float("routed_scaling_factor", 1.0),
+        scale=keys.take_positive_float("routed_scaling_factor", 1.0),
         expert_format=expert_format,
     )
     _check_router(keys)

@@ -97,7 +97,7 @@ def _read_json(path: Path) -> Any:
 def _parse_json(data: bytes, path: Path) -> Any:
     try:
         return json.loads(data)
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise K3Error("K3-K003", where=str(path), expected="JSON", found=str(fault)) from None
 
 

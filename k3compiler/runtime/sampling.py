@@ -112,8 +112,10 @@ def filtered(
 
     Top-p counts probabilities after top-k. Equal logits rank by index.
     """
-    scaled = logits.astype(np.float64) / params.temperature
-    weights = np.exp(scaled - scaled.max())
+    wide = logits.astype(np.float64)
+    with np.errstate(over="ignore"):  # a tiny temperature: all but the largest go to -inf
+        scaled = (wide - wide.max()) / params.temperature
+    weights = np.exp(scaled)
     ids: NDArray[Any] = np.arange(len(weights))
     if params.top_k or params.top_p < 1:
         ids = np.argsort(-scaled, kind="stable")

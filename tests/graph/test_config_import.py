@@ -253,3 +253,24 @@ def test_unknown_model_suggests_the_nearest(given: str, near: str) -> None:
     with pytest.raises(K3Error, match=f"did you mean {near}\\?") as caught:
         resolve_model(given)
     assert caught.value.code == "K3-G006"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        ("architectures", ["LlamaForCausalLM"], "K3-G002"),
+        ("architectures", "foo", "K3-G001"),
+        ("rms_norm_eps", -1.0, "K3-G001"),
+        ("rms_norm_eps", 0, "K3-G001"),
+        ("routed_scaling_factor", -1, "K3-G001"),
+        ("num_nextn_predict_layers", "foo", "K3-G001"),
+    ],
+)
+def test_values_that_no_model_of_the_family_has_name_their_key(
+    key: str, value: object, code: str
+) -> None:
+    text = dict(preset_json("kimi-linear-48b")) | {key: value}
+    with pytest.raises(K3Error) as caught:
+        load_config(text)
+    assert caught.value.code == code
+    assert key in caught.value.where

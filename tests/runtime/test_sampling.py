@@ -93,3 +93,8 @@ def test_bad_parameters(bad: dict[str, float]) -> None:
     with pytest.raises(K3Error, match="K3-R004") as caught:
         SamplingParams(**bad)  # type: ignore[arg-type]
     assert caught.value.where == next(iter(bad))
+
+
+def test_a_temperature_too_small_for_a_quotient_is_greedy() -> None:
+    logits = np.array([1.0, 3.0, 2.0], np.float32)
+    assert sample(logits, SamplingParams(temperature=1e-320), seed=1, step=0) == 1
