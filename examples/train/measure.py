@@ -1,6 +1,6 @@
 """Measure k3-nano and its draft, as the package for the CPU and the numpy reference run them.
 
-    python -m examples.train.measure --data .train-data --package PKG \
+    python -m examples.train.measure --data .train-data --package PKG --metrics OUT/metrics.json \
         --out bench/results/k3-nano-quality.json [--only predictions baselines ...]
 
 ``PKG`` is examples/k3-nano compiled for the CPU. Needs no GPU and no torch; a section takes
@@ -53,10 +53,11 @@ Section = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Where the shards and the package are."""
+    """Where the shards, the package and the training program's own metrics are."""
 
     data: Path
     package: Path
+    metrics: Path | None
 
     def engine(self) -> Engine:
         return Engine(self.package, TARGET, max_context=WINDOW, max_sequences=1)
@@ -64,6 +65,14 @@ class Inputs:
     def vocabulary(self) -> Vocabulary:
         tokenizer = Tokenizer(TARGET)
         return Vocabulary.of(tokenizer.token_bytes, NUM_RANKS, tokenizer.num_tokens)
+
+
+def training(inputs: Inputs) -> Section:
+    """What the training program scored at its end."""
+    if inputs.metrics is None:
+        raise SystemExit("training: needs --metrics")
+    metrics: Section = json.loads(inputs.metrics.read_text())
+    return {key: metrics[key] for key in ("steps", "seconds", *KINDS)}
 
 
 def predictions(inputs: Inputs) -> Section:
@@ -87,7 +96,7 @@ def baselines(inputs: Inputs) -> Section:
 def behaviour(inputs: Inputs) -> Section:
     """Gates and router on held-out text, by the reference in float32."""
     model = open_model(TARGET, np.float32)
-    pieces = [p for kind in KINDS for p in held_out(inputs.data, kind, 4, 2048)]
+    pieces = [p for kind in KINDS for p in held_out(inputs.data, kind, 3, 1024)]
     return gates_and_router(model, pieces)
 
 
@@ -137,6 +146,7 @@ def _continue(engine: Engine, prompt: Sequence[int]) -> list[int]:
 
 
 SECTIONS: dict[str, Callable[[Inputs], Section]] = {
+    "training": training,
     "predictions": predictions,
     "baselines": baselines,
     "behaviour": behaviour,
@@ -150,10 +160,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--package", type=Path, required=True)
+    parser.add_argument("--metrics", type=Path, default=None, help="target.py's metrics.json")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*", choices=list(SECTIONS), default=list(SECTIONS))
     options = parser.parse_args()
-    inputs = Inputs(options.data, options.package)
+    inputs = Inputs(options.data, options.package, options.metrics)
     for name in options.only:
         began = time.perf_counter()
         section = SECTIONS[name](inputs)
