@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from k3compiler.reference.dspark import TARGET_HEAD, DraftConfig, DraftModel
 from k3compiler.reference.model import ExpertChoices, ReferenceModel
 
 Array = NDArray[Any]
-Greedy = Callable[[Sequence[int]], list[int]]
+Greedy = Callable[[list[int]], list[int]]
 Step = Callable[[list[int]], Array]
 TIE = 2e-3
 PACKED, SCALE = ".weight_packed", ".weight_scale"
