@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from k3compiler.dtypes import itemsize, numpy_dtype
 from k3compiler.package.expr import Expr, compile_exprs
+from k3compiler.package.step_inputs import INPUT_SHAPES
 from k3compiler.runtime.device.base import Buffer, Device
-from k3compiler.runtime.step import INPUT_SHAPES
 
 _ALIGN_BYTES = 64
 

@@ -13,11 +13,12 @@ from k3compiler.dtypes import itemsize, numpy_dtype
 from k3compiler.errors import K3Error
 from k3compiler.package.expr import Expr, compile_exprs, evaluate
 from k3compiler.package.manifest import CallStep, CollectiveStep, KernelRecord, Plan
+from k3compiler.package.step_inputs import INPUT_SHAPES
 from k3compiler.runtime.device.base import Buffer, Device, LibraryCall, TensorRef
 from k3compiler.runtime.device.launch_table import LaunchTable
 from k3compiler.runtime.input_arena import InputArena
 from k3compiler.runtime.state import is_state
-from k3compiler.runtime.step import INPUT_SHAPES, StepInputs
+from k3compiler.runtime.step import StepInputs
 
 Array = NDArray[Any]
 

@@ -20,36 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from k3compiler.dtypes import itemsize, numpy_dtype
-from k3compiler.package.expr import Expr, cdiv, evaluate
+from k3compiler.package.expr import cdiv, evaluate
+from k3compiler.package.step_inputs import INPUT_SHAPES
 
 Ints = NDArray[np.int32]
-
-INPUT_SHAPES: dict[str, tuple[str, tuple[Expr, ...]]] = {
-    "tokens": ("i32", ("T",)),
-    "token_seq": ("i32", ("T",)),
-    "token_pos": ("i32", ("T",)),
-    "seq_start": ("i32", ("S+1",)),
-    "seq_ctx": ("i32", ("S",)),
-    "seq_slot": ("i32", ("S",)),
-    "page_table": ("i32", ("S", "P")),
-    "kv_start": ("i32", ("S+1",)),
-    "kv_seq": ("i32", ("KV",)),
-    "kv_pos": ("i32", ("KV",)),
-    "chunk_start": ("i32", ("NC",)),
-    "chunk_end": ("i32", ("NC",)),
-    "chunk_seq": ("i32", ("NC",)),
-    "seg_chunk": ("i32", ("NS+1",)),
-    "seg_seq": ("i32", ("NS",)),
-    "seq_seg": ("i32", ("S+1",)),
-    "seg_ckpt": ("i32", ("NS",)),
-    "logit_rows": ("i32", ("R",)),
-    "temperature": ("f32", ("R",)),
-    "top_k": ("i32", ("R",)),
-    "top_p": ("f32", ("R",)),
-    "seed": ("i32", ("R",)),
-    "step_idx": ("i32", ("R",)),
-}
-"""Dtype and shape of every input that a plan may name."""
 
 
 def input_bytes(name: str, symbols: Mapping[str, int]) -> int:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k3compiler.package.expr import cdiv, evaluate
+from k3compiler.package.step_inputs import INPUT_SHAPES
 from k3compiler.runtime.step import (
-    INPUT_SHAPES,
     DecodeRows,
     SamplerRow,
     SeqChunk,

@@ -14,7 +14,8 @@ from k3compiler.ir.tile_program import ArgumentInfo, ProgramInfo, describe
 from k3compiler.kernels.base import build_program
 from k3compiler.package.expr import Expr
 from k3compiler.package.manifest import CallStep, CollectiveStep, LaunchStep, Step
-from k3compiler.passes.lower_to_tile.refs import STEP_INPUTS, Ref, step_input
+from k3compiler.package.step_inputs import INPUT_SHAPES
+from k3compiler.passes.lower_to_tile.refs import Ref, step_input
 
 Scheduler = Callable[[str, Mapping[str, Any], str], Mapping[str, Any]]
 """(family, dimensions, phase) -> block sizes and launch options (keys in OPTIONS)."""
@@ -122,10 +123,10 @@ class PlanBuilder:
     def _argument(self, arguments: Mapping[str, Ref | str], name: str) -> Ref:
         given = arguments.get(name)
         if given is None:
-            assert name in STEP_INPUTS, f"no argument for kernel buffer {name}"
+            assert name in INPUT_SHAPES, f"no argument for kernel buffer {name}"
             given = step_input(name)
         assert isinstance(given, Ref), f"buffer {name} wants a ref, got {given}"
-        if given.name not in STEP_INPUTS:
+        if given.name not in INPUT_SHAPES:
             return given
         self.inputs[given.name] = None
         return _one_token_each(given) if self.phase == "decode" else given

@@ -5,34 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from k3compiler.package.expr import Expr
+from k3compiler.package.step_inputs import INPUT_SHAPES
 
 ITEM_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i32": 4, "i8": 1, "e4m3": 1}
-STEP_INPUTS: dict[str, tuple[str, tuple[Expr, ...]]] = {
-    "tokens": ("i32", ("T",)),
-    "token_seq": ("i32", ("T",)),
-    "token_pos": ("i32", ("T",)),
-    "seq_start": ("i32", ("S+1",)),
-    "seq_ctx": ("i32", ("S",)),
-    "seq_slot": ("i32", ("S",)),
-    "page_table": ("i32", ("S", "P")),
-    "kv_start": ("i32", ("S+1",)),
-    "kv_seq": ("i32", ("KV",)),
-    "kv_pos": ("i32", ("KV",)),
-    "chunk_start": ("i32", ("NC",)),
-    "chunk_end": ("i32", ("NC",)),
-    "chunk_seq": ("i32", ("NC",)),
-    "seg_chunk": ("i32", ("NS+1",)),
-    "seg_seq": ("i32", ("NS",)),
-    "seq_seg": ("i32", ("S+1",)),
-    "seg_ckpt": ("i32", ("NS",)),
-    "logit_rows": ("i32", ("R",)),
-    "temperature": ("f32", ("R",)),
-    "top_k": ("i32", ("R",)),
-    "top_p": ("f32", ("R",)),
-    "seed": ("i32", ("R",)),
-    "step_idx": ("i32", ("R",)),
-}
-"""The step inputs of docs/package.md: dtype and shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,5 +66,5 @@ def byte_size(ref: Ref) -> tuple[str, int]:
 
 def step_input(name: str) -> Ref:
     """One of the step's metadata arrays."""
-    dtype, shape = STEP_INPUTS[name]
+    dtype, shape = INPUT_SHAPES[name]
     return Ref(name, dtype, shape)

@@ -1,0 +1,32 @@
+"""The step inputs of docs/package.md: what the compiler's plans name and the runtime builds."""
+
+from __future__ import annotations
+
+from k3compiler.package.expr import Expr
+
+INPUT_SHAPES: dict[str, tuple[str, tuple[Expr, ...]]] = {
+    "tokens": ("i32", ("T",)),
+    "token_seq": ("i32", ("T",)),
+    "token_pos": ("i32", ("T",)),
+    "seq_start": ("i32", ("S+1",)),
+    "seq_ctx": ("i32", ("S",)),
+    "seq_slot": ("i32", ("S",)),
+    "page_table": ("i32", ("S", "P")),
+    "kv_start": ("i32", ("S+1",)),
+    "kv_seq": ("i32", ("KV",)),
+    "kv_pos": ("i32", ("KV",)),
+    "chunk_start": ("i32", ("NC",)),
+    "chunk_end": ("i32", ("NC",)),
+    "chunk_seq": ("i32", ("NC",)),
+    "seg_chunk": ("i32", ("NS+1",)),
+    "seg_seq": ("i32", ("NS",)),
+    "seq_seg": ("i32", ("S+1",)),
+    "seg_ckpt": ("i32", ("NS",)),
+    "logit_rows": ("i32", ("R",)),
+    "temperature": ("f32", ("R",)),
+    "top_k": ("i32", ("R",)),
+    "top_p": ("f32", ("R",)),
+    "seed": ("i32", ("R",)),
+    "step_idx": ("i32", ("R",)),
+}
+"""Dtype and shape of every input that a plan may name."""
