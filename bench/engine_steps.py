@@ -76,7 +76,7 @@ def measure(engine: Engine, batch: int, context: int, steps: int) -> dict[str, A
 
 def trace(engine: Engine, batch: int, context: int, path: Path) -> None:
     """A profiler trace of ten decode steps."""
-    import torch.profiler as profiler
+    from torch import profiler
 
     decoding(engine, batch, context, 40)
     with profiler.profile(
