@@ -18,7 +18,7 @@ from k3compiler.package.reader import Package
 pytestmark = [pytest.mark.t2, pytest.mark.nightly]
 
 COLD_SECONDS, CACHED_SECONDS, MEMORY_GB = 600, 20, 8
-MATRIX = {"gb300": "tcgen05.mma", "mi355x": "v_mfma", "h200": "wgmma"}
+MATRIX = {"gb300": "tcgen05.mma", "mi355x": "mfma", "h200": "wgmma"}
 ISA = {"gb300": "sm_103a", "mi355x": "gfx950", "h200": "sm_90a"}
 MATRIX_FAMILIES = {
     "gemm", "head_gemm", "kda_prepare", "kda_segment_maps", "kda_scan", "kda_output", "mla_prefill",
