@@ -32,7 +32,7 @@ from k3compiler.targets.backend import BuildRequest, BuiltKernel
 from k3compiler.targets.base import TargetSpec, find_target
 from k3compiler.targets.build import build_kernels
 from k3compiler.targets.cpu.backend import link_libraries
-from k3compiler.targets.schedule import schedule_for
+from k3compiler.targets.schedule import block_part, launch_part, schedule_for
 
 Phase = Literal["prefill", "decode"]
 Dtype = Literal["float32", "bfloat16"]
@@ -123,14 +123,17 @@ def lower_model(
 ) -> dict[Phase, Lowered]:
     """Both phases down to launches; their tile programs are added to ``kernels``."""
 
-    def schedule(family: str, params: Mapping[str, Any], phase: str) -> Mapping[str, Any]:
-        return schedule_for(family, {**params, "phase": phase}, spec.name)
+    def schedule(
+        family: str, params: Mapping[str, Any], phase: str
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        chosen = schedule_for(family, {**params, "phase": phase}, spec.name)
+        return block_part(chosen), launch_part(chosen)
 
     lowered: dict[Phase, Lowered] = {}
     for index, phase in enumerate(PHASES):
         module = build_graph(config, dtype)
         options = LoweringOptions(
-            tp=tp, ep=ep, moe=moe, block_rows=schedule("moe_sort", {}, phase).get("block_rows")
+            tp=tp, ep=ep, moe=moe, block_rows=schedule("moe_sort", {}, phase)[0].get("block_rows")
         )
         with module.context:
             for step in pipeline(phase, options):

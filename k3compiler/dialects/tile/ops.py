@@ -1,13 +1,13 @@
 """Ops of the tile dialect. The contract of each is in docs/tile.md."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from k3compiler.config import MX_GROUP
 from k3compiler.ir.bindings import ext, ir
 
 DOT_PRECISIONS = ("ieee", "tf32", "bf16")
 SCALED_FORMATS = ("f32", "bf16", "e4m3", "e2m1")
-MX_GROUP = 32
 
 
 class Tile(ext.Dialect, name="tile"):
@@ -325,7 +325,3 @@ class Bitcast(Tile.Operation, name="bitcast", traits=[ext.Pure]):
                 _want("bit width", widths[0], widths[1]),
             ],
         )
-
-
-DIALECT: type[ext.Dialect] = Tile
-LOAD: Callable[[], None] = Tile.load

@@ -17,9 +17,8 @@ from k3compiler.package.manifest import CallStep, CollectiveStep, LaunchStep, St
 from k3compiler.package.step_inputs import INPUT_SHAPES
 from k3compiler.passes.lower_to_tile.refs import Ref, step_input
 
-Scheduler = Callable[[str, Mapping[str, Any], str], Mapping[str, Any]]
-"""(family, dimensions, phase) -> block sizes and launch options (keys in OPTIONS)."""
-OPTIONS = ("num_warps", "num_stages", "maxnreg", "waves_per_eu", "form")
+Scheduler = Callable[[str, Mapping[str, Any], str], tuple[Mapping[str, Any], Mapping[str, Any]]]
+"""(family, dimensions, phase) -> block sizes, and what the target's compiler takes beside the program."""
 _SYMBOL = re.compile(r"[A-Za-z_]\w*")
 _FUNCTIONS = ("min", "max", "cdiv")
 
@@ -103,9 +102,8 @@ class PlanBuilder:
         ``dims`` are the model's static parameters, the schedule adds the rest. ``arguments`` maps buffer
         names to refs (step inputs may be left out) and scalars to expressions; extents follow from the refs.
         """
-        chosen = dict(self.schedule(family, dims, self.phase))
-        options = {k: chosen.pop(k) for k in OPTIONS if k in chosen}
-        kernel = self.kernels.get(origin, family, {**dims, **chosen}, options)
+        blocks, options = self.schedule(family, dims, self.phase)
+        kernel = self.kernels.get(origin, family, {**dims, **blocks}, dict(options))
         given = {name: self._argument(arguments, name) for name in _buffer_names(kernel.info)}
         scalars = {k: v for k, v in arguments.items() if isinstance(v, str)}
         symbols = _match_symbols(kernel, given) | scalars
