@@ -131,6 +131,22 @@ NVTX = Knob(
     _switch,
     lambda: False,
 )
+EARLY_START = Knob(
+    "K3C_EARLY_START",
+    "0 or 1",
+    "1",
+    "Start a kernel on a CUDA device while the one before it ends (programmatic dependent launch).",
+    _switch,
+    lambda: True,
+)
+BRANCHES = Knob(
+    "K3C_BRANCHES",
+    "0 or 1",
+    "1",
+    "Record independent launches of a decode step as parallel branches of its CUDA graph.",
+    _switch,
+    lambda: True,
+)
 POISON = Knob(
     "K3C_POISON",
     "0 or 1",
@@ -154,6 +170,8 @@ KNOBS: tuple[Knob[Path] | Knob[int] | Knob[str] | Knob[bool] | Knob[Path | None]
     JOBS,
     VERIFY,
     NVTX,
+    EARLY_START,
+    BRANCHES,
     POISON,
     DUMP_DIR,
 )

@@ -53,7 +53,11 @@ class ArgRecord:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """How a GPU kernel is launched; sizes in bytes. All defaults for a CPU kernel."""
+    """How a GPU kernel is launched; sizes in bytes. All defaults for a CPU kernel.
+
+    ``awaits_former``: every program waits for the grid before it to end, its memory visible, so that a launch may ask
+    for the kernel to be started while that grid still runs.
+    """
 
     num_warps: int = 1
     num_stages: int = 1
@@ -61,6 +65,7 @@ class LaunchRecord:
     num_ctas: int = 1
     global_scratch_bytes: int = 0
     global_scratch_align: int = 1
+    awaits_former: bool = False
 
 
 @dataclass(frozen=True, slots=True)

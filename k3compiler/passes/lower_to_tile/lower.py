@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from k3compiler.ir.dialect import plain, shape
 from k3compiler.package.manifest import ParamRecord, Plan, Step
-from k3compiler.passes.lower_to_tile.basics import dtype_of
+from k3compiler.passes.lower_to_tile.basics import NEXT_TOKEN, dtype_of
+from k3compiler.passes.lower_to_tile.branches import access_of, branched
 from k3compiler.passes.lower_to_tile.builder import Kernels, PlanBuilder, Scheduler
 from k3compiler.passes.lower_to_tile.order import order_updates
 from k3compiler.passes.lower_to_tile.refs import Ref
@@ -118,7 +119,7 @@ def _finish(builder: PlanBuilder, terminator: Any, states: Mapping[str, Ref]) ->
     renamed = {
         old: replace(ref, name=outputs.get(old, old)) for old, ref in builder.buffers.items()
     }
-    steps = tuple(_renamed(step, outputs) for step in builder.steps)
+    steps = _in_branches(builder, [_renamed(step, outputs) for step in builder.steps])
     records, storage = plan_workspace(steps, list(renamed.values()), tuple(outputs.values()))
     return Plan(
         phase="prefill" if builder.phase == "prefill" else "decode",
@@ -127,6 +128,19 @@ def _finish(builder: PlanBuilder, terminator: Any, states: Mapping[str, Ref]) ->
         buffers=records,
         storage=storage,
         steps=steps,
+    )
+
+
+def _in_branches(builder: PlanBuilder, steps: Sequence[Step]) -> tuple[Step, ...]:
+    """A decode step's launches are too small to fill a device one by one: independent ones run beside each other."""
+    if builder.phase != "decode":
+        return tuple(steps)
+    writes = {
+        kernel.symbol: [i for i, a in enumerate(kernel.info.arguments) if a.access != "r"]
+        for kernel in builder.kernels.by_key.values()
+    }
+    return branched(
+        steps, lambda step: access_of(step, lambda s: [s.args[i] for i in writes[s.launch]])
     )
 
 

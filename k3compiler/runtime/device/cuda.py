@@ -3,7 +3,11 @@
 Arguments are never packed per launch: the launch table's slots are read by the driver in place,
 ``kernelParams`` being the addresses of a launch's slots. Triton's two hidden pointers (global and
 profile scratch) are the last two. A decode step is recorded once per row count as a CUDA graph and
-replayed; recordings are dropped when a buffer moves.
+replayed; recordings are dropped when a buffer moves. In a recording the plan's branches run beside each other.
+
+A launch behind another on its stream asks to be started early (programmatic dependent launch) where its kernel
+waits for the former grid by itself; all kernels of ours do, at their top, so that the end of one is the end of all
+before it.
 """
 
 from __future__ import annotations
@@ -21,8 +25,10 @@ from k3compiler.dtypes import numpy_dtype
 from k3compiler.errors import K3Error
 from k3compiler.package.manifest import KernelRecord
 from k3compiler.package.reader import Package
-from k3compiler.runtime.device.base import Array, Buffer, LibraryCall, TensorRef
+from k3compiler.runtime.device.base import Array, Buffer, Fetch, LibraryCall, TensorRef
+from k3compiler.runtime.device.branches import Branches, places_of
 from k3compiler.runtime.device.launch_table import CallItem, Item, LaunchTable
+from k3compiler.runtime.device.pinned import PinnedStaging, fetch
 
 _STATIC_SHARED_BYTES = 48 << 10
 _TORCH_NAMES = {
@@ -66,6 +72,7 @@ class CudaDevice:
     hidden_slots = 2
     exact_rows = False
     kind, binary, warp_threads = "cuda", "cubin", 32
+    branches = early_start = True  # what the knobs say by default
 
     def __init__(self, index: int = 0, *, graphs: bool = True) -> None:
         self.torch, self.driver = self._open()
@@ -81,6 +88,7 @@ class CudaDevice:
         self.name, self.index = f"cuda:{index}", index
         self.nvtx = knobs.NVTX.get()
         self.graphs = graphs and not self.nvtx
+        self.branches, self.early_start = knobs.BRANCHES.get(), knobs.EARLY_START.get()
         self.torch.cuda.set_device(index)
         self.torch.zeros(1, device=self.name)  # makes the context current
         self._package: Package | None = None
@@ -145,6 +153,20 @@ class CudaDevice:
             attribute = which.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._driver(record.symbol, "cuFuncSetAttribute", function, attribute, shared)
 
+    def early_config(self, threads: int, shared_bytes: int) -> Any:
+        """A launch configuration, but for grid and stream, that starts a kernel while the former one ends."""
+        driver = self.driver
+        attribute, value = driver.CUlaunchAttribute(), driver.CUlaunchAttributeValue()
+        which = driver.CUlaunchAttributeID
+        attribute.id = which.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        value.programmaticStreamSerializationAllowed = 1
+        attribute.value = value
+        config = driver.CUlaunchConfig()
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        config.sharedMemBytes = shared_bytes
+        config.attrs, config.numAttrs = [attribute], 1
+        return config
+
     def _driver(self, symbol: str, name: str, *args: Any) -> Any:
         """Call the driver; its error becomes K3-R009 with the kernel's name."""
         status, *values = getattr(self.driver, name)(*args)
@@ -171,6 +193,14 @@ class CudaDevice:
             flat = flat.copy()
         if len(flat):
             _bytes(buffer)[: len(flat)].copy_(self.torch.from_numpy(flat))
+
+    def staging(self, buffer: Buffer) -> PinnedStaging:
+        return PinnedStaging(self.torch, _bytes(buffer))
+
+    def fetch(self, refs: Sequence[TensorRef]) -> Fetch:
+        sizes = [int(np.prod(r.shape)) * numpy_dtype(r.dtype).itemsize for r in refs]
+        each = zip(refs, sizes, strict=True)
+        return fetch(self.torch, [(_bytes(r.buffer)[:n], r.dtype, r.shape) for r, n in each])
 
     def write(self, ref: TensorRef, fill: Callable[[Array], None]) -> None:
         host = np.empty(ref.shape, numpy_dtype(ref.dtype))
@@ -228,6 +258,11 @@ class CudaProgram:
         self._labels = [_label(s.layer, s.op, s.launch) for s in table.launches]
         per_program = [k.launch.global_scratch_bytes for k in table.kernels]
         self._scratch_bytes = np.array(per_program, np.int64)
+        places = places_of(table.steps)
+        is_split = any(p.branch for p in places) and len(table.items) <= 1
+        shares_scratch = bool(self._scratch_bytes.any())
+        self._places = places if device.branches and is_split and not shares_scratch else None
+        self._early = self._early_configs() if device.early_start else {}
         self._scratch: Buffer | None = None
         self._graphs: dict[tuple[int, ...], Any] = {}
         self._version = -1
@@ -242,40 +277,59 @@ class CudaProgram:
         if self._version != self._table.version:
             self._graphs, self._version = {}, self._table.version
         if graph_key is None or items is not None or not self._device.graphs:
-            self._launch(calls, items)
+            self._launch(calls, self._in_order(), items)
         elif graph_key in self._graphs:
             self._graphs[graph_key].replay()
         else:
-            self._launch(calls)  # this step runs now; the recording is for the next ones
+            self._launch(calls, self._in_order())  # this step now; the recording is for the next
             self._graphs[graph_key] = self._record(calls)
+
+    def _in_order(self) -> Branches:
+        return Branches(self._device.torch, self._device.index, None)
 
     def _record(self, calls: Sequence[LibraryCall]) -> Any:
         torch = self._device.torch
         self._device.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._launch(calls)
+            branches = Branches(torch, self._device.index, self._places)
+            self._launch(calls, branches)
+            branches.join()
         return graph
 
-    def _launch(self, calls: Sequence[LibraryCall], items: Sequence[Item] | None = None) -> None:
-        torch, index = self._device.torch, self._device.index
-        stream = torch.cuda.current_stream(index).cuda_stream
+    def _launch(
+        self,
+        calls: Sequence[LibraryCall],
+        branches: Branches,
+        items: Sequence[Item] | None = None,
+    ) -> None:
         grids = self._table.grids.tolist()
         for item in self._table.items if items is None else items:
             if isinstance(item, CallItem):
                 with self._device.launch_range(calls[item.index].label):
                     self._call(calls[item.index])
+                branches.interrupt()
                 continue
             for launch in range(item.first, item.end):
-                if all(grids[launch]):
+                stream, follows = branches.enter(launch)
+                is_any = all(grids[launch])
+                if is_any:
                     with self._device.launch_range(self._labels[launch]):
-                        self._launch_one(launch, grids[launch], stream)
+                        self._launch_one(launch, grids[launch], stream, follows)
+                branches.leave(launch, launched=is_any)
 
-    def _launch_one(self, launch: int, grid: list[int], stream: int) -> None:
-        (status,) = self._device.driver.cuLaunchKernel(
-            self._functions[launch], *grid, self._threads[launch], 1, 1,
-            self._shared[launch], stream, self._params[launch], 0,
-        )  # fmt: skip
+    def _launch_one(self, launch: int, grid: list[int], stream: int, follows: bool) -> None:
+        driver, params = self._device.driver, self._params[launch]
+        config = self._early.get(launch) if follows else None
+        if config is None:
+            (status,) = driver.cuLaunchKernel(
+                self._functions[launch], *grid, self._threads[launch], 1, 1,
+                self._shared[launch], stream, params, 0,
+            )  # fmt: skip
+        else:
+            config.gridDimX, config.gridDimY, config.gridDimZ = grid
+            config.hStream = stream
+            (status,) = driver.cuLaunchKernelEx(config, self._functions[launch], params, 0)
         if int(status) != 0:
             raise K3Error(
                 "K3-R009",
@@ -283,6 +337,14 @@ class CudaProgram:
                 expected="the driver to accept the launch",
                 found=f"{status}: {self._table.describe(launch)}",
             )
+
+    def _early_configs(self) -> dict[int, Any]:
+        """Launch configurations that ask for an early start, of the kernels that wait by themselves."""
+        return {
+            launch: self._device.early_config(self._threads[launch], self._shared[launch])
+            for launch, kernel in enumerate(self._table.kernels)
+            if kernel.launch.awaits_former
+        }
 
     def _call(self, call: LibraryCall) -> None:
         assert call.name == "gemm", f"the cuda device has no library call {call.name}"

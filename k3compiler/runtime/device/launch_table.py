@@ -72,7 +72,7 @@ class LaunchTable:
     ) -> None:
         self.launches = tuple(s for s in steps if isinstance(s, LaunchStep))
         self.kernels = tuple(kernels[s.launch] for s in self.launches)
-        self._steps = tuple(steps)
+        self.steps = tuple(steps)
         self.items = self.items_of(0, len(steps))
         self.version = 0  # grows whenever an address changes: recordings are stale then
         counts = np.array([len(s.args) + hidden_slots for s in self.launches], np.int64)
@@ -119,9 +119,9 @@ class LaunchTable:
         A collective of one rank is the identity and leaves no trace.
         """
         items: list[Item] = []
-        launch = sum(isinstance(s, LaunchStep) for s in self._steps[:begin])
-        call = sum(isinstance(s, CallStep) for s in self._steps[:begin])
-        for step in self._steps[begin:end]:
+        launch = sum(isinstance(s, LaunchStep) for s in self.steps[:begin])
+        call = sum(isinstance(s, CallStep) for s in self.steps[:begin])
+        for step in self.steps[begin:end]:
             if isinstance(step, CallStep):
                 items.append(CallItem(call))
                 call += 1

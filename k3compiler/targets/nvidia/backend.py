@@ -20,6 +20,7 @@ from k3compiler.targets.triton_ir.toolchain import Assembled, GpuChip, run_stage
 PTX_VERSION = 90  # what a CUDA 13.0 driver can still translate itself
 TENSOR_MEMORY_COLUMNS = 512
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+FORM = Form(has_tf32=True, has_early_start=True)
 INSTRUCTIONS = {
     "wgmma": r"\bwgmma\.mma_async",
     "tcgen05.mma": r"\btcgen05\.mma\.",
@@ -44,7 +45,7 @@ class NvidiaBackend:
 
     def compile(self, request: BuildRequest) -> BuiltKernel:
         module = parse_module(request.tile_text)
-        assembled = self._to_ptx(request, emit_triton(module, Form(has_tf32=True)))
+        assembled = self._to_ptx(request, emit_triton(module, FORM))
         ptx = f"// {program_label(module)}\n{assembled.outputs['ptx']}"
         metadata = assembled.metadata
         refuse_shared(request, self.spec, metadata["shared"])
@@ -58,6 +59,7 @@ class NvidiaBackend:
             num_ctas=metadata["num_ctas"],
             global_scratch_bytes=metadata["global_scratch_size"],
             global_scratch_align=metadata["global_scratch_align"],
+            awaits_former=FORM.has_early_start,
         )
         resources = ResourceRecord(*_resources(log), instructions)
         return BuiltKernel(request.symbol, {"ptx": ptx.encode(), "cubin": cubin}, launch, resources)

@@ -28,9 +28,10 @@ ALIGNMENT = 16  # bytes; every buffer a kernel is given starts at a multiple of 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the text may use: whether f32 products can run as tf32."""
+    """What the text may use: whether f32 products can run as tf32, and grids start before others end (PDL)."""
 
     has_tf32: bool
+    has_early_start: bool = False
 
 
 def emit_triton(module: ir.Module, form: Form) -> str:
@@ -78,6 +79,8 @@ class Emitter:
         location = str(block.operations[0].operation.location)
         self.text.location = location
         signature = ", ".join(self._arguments())
+        if self.form.has_early_start:
+            self._await_former_grid()
         self.block(block)
         end = self.text.alias(location)
         head = (
@@ -85,6 +88,15 @@ class Emitter:
         )
         lines = ["module {", head, self.text.body(), f"  }} {end}", f"}} {end}"]
         return "\n".join([*lines, self.text.aliases(), ""])
+
+    def _await_former_grid(self) -> None:
+        """Lets the next grid start, then waits for the former one to end, before memory is touched.
+
+        Every program of every kernel waits, so that a grid that has ended says that all before it have. Both
+        ops do nothing where the launch does not ask for the early start.
+        """
+        self.text.line("tt.grid_dependency_launch_dependents")
+        self.text.line("tt.grid_dependency_wait")
 
     def _arguments(self) -> list[str]:
         block = self._function.regions[0].blocks[0]
