@@ -9,7 +9,7 @@ from typing import Any
 
 from k3compiler.ir.dialect import plain, shape
 from k3compiler.package.manifest import ParamRecord, Plan, Step
-from k3compiler.passes.lower_to_tile.basics import NEXT_TOKEN, dtype_of
+from k3compiler.passes.lower_to_tile.basics import dtype_of
 from k3compiler.passes.lower_to_tile.branches import access_of, branched
 from k3compiler.passes.lower_to_tile.builder import Kernels, PlanBuilder, Scheduler
 from k3compiler.passes.lower_to_tile.order import order_updates
