@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from k3compiler.package.reader import Package
@@ -31,6 +32,22 @@ class TensorRef:
     buffer: Buffer
     dtype: str
     shape: tuple[int, ...]
+
+
+Fetch = Callable[[], list[Array]]
+"""Waits until the arrays are on the host, and gives them."""
+
+
+class Staging(Protocol):
+    """Host memory whose contents go to the start of a buffer, in order with the launches."""
+
+    def room(self) -> NDArray[np.uint8]:
+        """The memory to fill for the next :meth:`send`, as large as the buffer."""
+        ...
+
+    def send(self, num_bytes: int) -> None:
+        """Copy what was filled; returns at once."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +110,14 @@ class Device(Protocol):
 
     def upload(self, buffer: Buffer, data: Array) -> None:
         """Copy a contiguous host array to the start of ``buffer``."""
+        ...
+
+    def staging(self, buffer: Buffer) -> Staging:
+        """Host memory for what is copied to ``buffer`` step after step."""
+        ...
+
+    def fetch(self, refs: Sequence[TensorRef]) -> Fetch:
+        """Start copying arrays to the host, behind what was launched so far; returns at once."""
         ...
 
     def write(self, ref: TensorRef, fill: Callable[[Array], None]) -> None:

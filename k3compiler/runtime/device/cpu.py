@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from k3compiler.dtypes import numpy_dtype
 from k3compiler.errors import K3Error
 from k3compiler.package.reader import Package
-from k3compiler.runtime.device.base import Array, Buffer, LibraryCall, TensorRef
+from k3compiler.runtime.device.base import Array, Buffer, Fetch, LibraryCall, TensorRef
 from k3compiler.runtime.device.launch_table import CallItem, Item, LaunchTable
 
 ALIGN_BYTES = 64
@@ -69,6 +69,19 @@ def tensor_view(ref: TensorRef) -> Array:
     return host_bytes(ref.buffer)[:count].view(dtype).reshape(ref.shape)
 
 
+class HostStaging:
+    """The buffer itself: what is filled is there."""
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self._memory = memory
+
+    def room(self) -> NDArray[np.uint8]:
+        return self._memory
+
+    def send(self, num_bytes: int) -> None:
+        """Nothing is left to do."""
+
+
 class HostMemory:
     """The memory half of a device, on the host; the CPU and the null device share it."""
 
@@ -84,6 +97,13 @@ class HostMemory:
     def upload(self, buffer: Buffer, data: Array) -> None:
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         host_bytes(buffer)[: len(flat)] = flat
+
+    def staging(self, buffer: Buffer) -> HostStaging:
+        return HostStaging(host_bytes(buffer))
+
+    def fetch(self, refs: Sequence[TensorRef]) -> Fetch:
+        found = [tensor_view(ref).copy() for ref in refs]
+        return lambda: found
 
     def write(self, ref: TensorRef, fill: Callable[[Array], None]) -> None:
         fill(tensor_view(ref))
