@@ -20,6 +20,7 @@ from k3compiler.check.case import MEMORY, Array
 from k3compiler.check.rates import Rates, describe_device, measure_rates
 from k3compiler.package.expr import evaluate
 from k3compiler.package.manifest import KernelRecord, LaunchStep, Phase, Plan
+from k3compiler.package.plan_steps import some_steps
 from k3compiler.package.reader import Package
 from k3compiler.runtime.device.base import Device, TensorRef
 from k3compiler.runtime.device.launch_table import LaunchTable
@@ -284,7 +285,7 @@ class _PhaseBench:
                     place = choices[turn].buffer.pointer if choices else self.runner.pointer(text)
                     pointers.append(place)
                 args.append(name)
-            copies.append(replace(step, args=tuple(args)))
+            copies.append(replace(step, args=tuple(args), stream=0, waits=()))
         hidden = self.device.hidden_slots
         return LaunchTable(copies, {kernel.symbol: kernel}, ids, hidden_slots=hidden), pointers
 
@@ -297,7 +298,7 @@ def _cut(plan: Plan) -> Plan:
         if isinstance(step, LaunchStep) and step.launch not in seen:
             seen.add(step.launch)
             layers.add(step.layer)
-    steps = tuple(s for s in plan.steps if s.layer in layers)
+    steps = some_steps(plan.steps, lambda s: s.layer in layers)
     used = {a for s in steps for a in s.args}
     buffers = tuple(
         replace(b, storage=None) for b in plan.buffers if b.name in used and b.kind != "state"
