@@ -146,8 +146,8 @@ def kda_conv_state(
     seq_slot = p.buffer("seq_slot", "i32", ("S",))
     seq_seg = p.buffer("seq_seg", "i32", ("S+1",))
     seg_chunk = p.buffer("seg_chunk", "i32", ("NS+1",))
-    seg_ckpt = p.buffer("seg_ckpt", "i32", ("NS",))
     chunk_end = p.buffer("chunk_end", "i32", ("NC",))
+    chunk_ckpt = p.buffer("chunk_ckpt", "i32", ("NC",))
     channel, seq = p.program_id(0) * block, p.program_id(1)
     first, slot = seq_start.load((seq,)), seq_slot.load((seq,))
     old_end = where(seq_ctx.load((seq,)).eq(0), 0, p.constant(channels, "i32"))
@@ -170,12 +170,11 @@ def kda_conv_state(
             made.append(where(is_new, fresh, kept))
         return made
 
-    last_segment = seq_seg.load((seq + 1,)) - 1
-    with p.loop(seq_seg.load((seq,)), last_segment + 1) as (segment, _):
-        target = seg_ckpt.load((segment,))
+    chunks = [seg_chunk.load((seq_seg.load((s,)),)) for s in (seq, seq + 1)]
+    with p.loop(*chunks) as (n, _):
+        target = chunk_ckpt.load((n,))
         with p.when(target >= 0):
-            end = chunk_end.load((seg_chunk.load((segment + 1,)) - 1,))
-            for j, row in enumerate(rows_before(end)):
+            for j, row in enumerate(rows_before(chunk_end.load((n,)))):
                 conv.store((target, j, channel), row)
     for j, row in enumerate(rows_before(seq_start.load((seq + 1,)))):
         conv.store((slot, j, channel), row)

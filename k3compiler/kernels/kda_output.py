@@ -23,8 +23,8 @@ def kda_output(
 ) -> None:
     """``O = q_decayed S + M U`` chunk by chunk, gated RMSNorm per head; one program per (head, segment).
 
-    The state after a sequence's last segment goes to its slot, the state after segment s also to slot
-    ``seg_ckpt[s]`` where that is >= 0. ``block_k`` and ``block_v`` cover Dk and Dv. The gate's logits are columns
+    The state after a sequence's last segment goes to its slot, the state after chunk n also to slot
+    ``chunk_ckpt[n]`` where that is >= 0. ``block_k`` and ``block_v`` cover Dk and Dv. The gate's logits are columns
     ``gate_offset`` of ``x [T, in_cols]``, or (None) a buffer ``gate [T, H*Dv]``.
 
     Shapes: w, u, k_tail, gamma, q_decayed, m as kda_prepare; seg_state ``[NS, H, Dv, Dk]`` f32; norm_w ``[Dv]`` f32
@@ -41,11 +41,11 @@ def kda_output(
     norm_w = p.buffer("norm_w", "f32", (v_dim,))
     chunk_start = p.buffer("chunk_start", "i32", ("NC",))
     chunk_end = p.buffer("chunk_end", "i32", ("NC",))
+    chunk_ckpt = p.buffer("chunk_ckpt", "i32", ("NC",))
     seq_slot = p.buffer("seq_slot", "i32", ("S",))
     seq_seg = p.buffer("seq_seg", "i32", ("S+1",))
     seg_chunk = p.buffer("seg_chunk", "i32", ("NS+1",))
     seg_seq = p.buffer("seg_seq", "i32", ("NS",))
-    seg_ckpt = p.buffer("seg_ckpt", "i32", ("NS",))
     state = p.buffer("kda_state", "f32", ("SLOTS", heads, v_dim, k_dim), "w")
     o = p.buffer("o", dtype, ("T", heads * v_dim), "w")
     h, segment = p.program_id(0), p.program_id(1)
@@ -67,13 +67,13 @@ def kda_output(
         logits = gate.load((row, gate_column), (C, block_v), limits=(end, gate_column + v_dim))
         gated = out * scale * weight * sigmoid(logits.to("f32"))
         o.store((row, column), gated.to(dtype), limits=(end, column + v_dim))
-        p.yield_(step.advance(sigma, inner, n))
+        after, checkpoint = step.advance(sigma, inner, n), chunk_ckpt.load((n,))
+        with p.when(checkpoint >= 0):
+            state.store((checkpoint, h, 0, 0), after)
+        p.yield_(after)
     (sigma,) = p.results()
 
     seq = seg_seq.load((segment,))
     with p.when(seq_seg.load((seq + 1,)).eq(segment + 1)):
         state.store((seq_slot.load((seq,)), h, 0, 0), sigma)
-    checkpoint = seg_ckpt.load((segment,))
-    with p.when(checkpoint >= 0):
-        state.store((checkpoint, h, 0, 0), sigma)
     p.grid(heads, "NS")

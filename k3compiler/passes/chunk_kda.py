@@ -55,9 +55,9 @@ class ChunkKda(Pass):
             fed = self._cumulative(inputs)
             parts = self._prepare(recurrence, fed, dims)
             scan = _scan(recurrence, parts, dims)
-            output = _output(op, parts, scan, recurrence.batch)
+            output = _output(op, parts, scan, recurrence)
         rewriter.replace_op(op, [output.y])
-        rewriter.replace_op(recurrence, [output.y, scan.new_state])
+        rewriter.replace_op(recurrence, [output.y, output.new_state])
         return True
 
     def _cumulative(self, inputs: Any) -> Any:
@@ -112,10 +112,10 @@ def _scan(op: Any, parts: Any, dims: _Dims) -> Any:
     )
     starts = tensor("f32", None, heads, value, key)
     operands = [*maps.operation.results, op.state, op.batch]
-    return build(kda.Scan, op, operands, [starts, op.state.type])
+    return build(kda.Scan, op, operands, [starts])
 
 
-def _output(norm: Any, parts: Any, scan: Any, batch: Any) -> Any:
+def _output(norm: Any, parts: Any, scan: Any, op: Any) -> Any:
     prepared = [parts.w, parts.u, parts.q_decayed, parts.k_tail, parts.m, parts.gamma]
-    operands = [*prepared, scan.starts, norm.gate, norm.weight, batch]
-    return build(kda.Output, norm, operands, [norm.y.type], eps=norm.eps)
+    operands = [*prepared, scan.starts, op.state, norm.gate, norm.weight, op.batch]
+    return build(kda.Output, norm, operands, [norm.y.type, op.state.type], eps=norm.eps)

@@ -154,22 +154,21 @@ def kda_output(
 ) -> tuple[Array, Array]:
     """Every segment again from its true start, writing the outputs.
 
-    Shapes: ``starts [NS, H, V, K]`` -> ``o [T, H, V]``, states after each segment
-    ``[NS, H, V, K]``. Source: spec 3.7 (o, S_C).
+    Shapes: ``starts [NS, H, V, K]`` -> ``o [T, H, V]``, states after each chunk
+    ``[NC, H, V, K]``. Source: spec 3.7 (o, S_C).
     """
     num_heads, _, v_dim = prepared.u.shape[1:]
     o = np.zeros((num_tokens, num_heads, v_dim), starts.dtype)
-    ends = np.empty_like(starts)
+    after = np.empty((len(chunk_start), *starts.shape[1:]), starts.dtype)
     for s, (first, last) in enumerate(pairwise(seg_chunk)):
         state = starts[s]
         for n in range(int(first), int(last)):
-            inner, after = kda_state_step(state, prepared, n)
+            inner, after[n] = kda_state_step(state, prepared, n)
             rows = prepared.q_decayed[n] @ state.swapaxes(1, 2) + prepared.m[n] @ inner
             count = int(chunk_end[n]) - int(chunk_start[n])
             o[int(chunk_start[n]) : int(chunk_end[n])] = rows[:, :count].transpose(1, 0, 2)
-            state = after
-        ends[s] = state
-    return o, ends
+            state = after[n]
+    return o, after
 
 
 def chunk_bounds(

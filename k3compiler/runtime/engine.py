@@ -214,9 +214,7 @@ class Engine:
             width,
             prefill_tokens,
         )
-        # A checkpoint inside a chunk is a launch of its own where bits must not depend on it.
-        keep = Retention(spare=not self.executor.device.exact_rows)
-        return ContinuousScheduler(self.cache.hybrid, limits, keep, self._note)
+        return ContinuousScheduler(self.cache.hybrid, limits, Retention(), self._note)
 
     def _note(self, event: str, fields: dict[str, Any]) -> None:
         """Events of the scheduler."""

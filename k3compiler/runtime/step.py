@@ -223,7 +223,8 @@ def _chunk_arrays(
     starts: list[int] = []
     ends: list[int] = []
     owner: list[int] = []
-    seg_chunk, seg_seq, seg_ckpt, seq_seg = [0], list[int](), list[int](), [0]
+    kept: list[int] = []
+    seg_chunk, seg_seq, seq_seg = [0], list[int](), [0]
     row = 0
     for index, chunk in enumerate(chunks):
         first, last = chunk.context_tokens, chunk.end_tokens
@@ -233,32 +234,32 @@ def _chunk_arrays(
             starts.append(row + begin - first)
             ends.append(row + end - first)
             owner.append(index)
+            kept.append(chunk.checkpoints.get(end, -1))
             if end in stops:
                 seg_chunk.append(len(owner))
                 seg_seq.append(index)
-                seg_ckpt.append(chunk.checkpoints.get(end, -1))
         seq_seg.append(len(seg_seq))
         row += chunk.num_tokens
     lists = {
         "chunk_start": starts,
         "chunk_end": ends,
         "chunk_seq": owner,
+        "chunk_ckpt": kept,
         "seg_chunk": seg_chunk,
         "seg_seq": seg_seq,
         "seq_seg": seq_seg,
-        "seg_ckpt": seg_ckpt,
     }
     return {name: np.array(values, np.int32) for name, values in lists.items()}
 
 
 def _segment_ends(chunk: SeqChunk, chunk_tokens: int, segment_chunks: int | None) -> list[int]:
-    """Absolute positions where a segment ends: the plan's grid, every checkpoint, the step's end."""
+    """Absolute positions where a segment ends: the plan's grid, the step's end."""
     first, last = chunk.context_tokens, chunk.end_tokens
     for position in chunk.checkpoints:
         may_be = position % chunk_tokens == 0 or position == last or chunk.is_verify
         assert first < position <= last and may_be, f"checkpoint at {position} in {first}..{last}"
     grid = [] if segment_chunks is None else _cuts(first, last, chunk_tokens * segment_chunks)[1:]
-    return [*grid, *chunk.checkpoints, last]
+    return [*grid, last]
 
 
 def _cuts(first: int, last: int, grid: int) -> list[int]:

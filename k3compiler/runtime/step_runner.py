@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -187,26 +186,17 @@ class StepRunner:
         return found
 
     def _run_prefill(self, parts: Sequence[PrefillPart], stopped: list[int]) -> dict[int, int]:
-        """The step's chunks; row -> first token where a prompt ends.
-
-        Where results must not depend on who takes checkpoints (``exact_rows``), a chunk is launched in
-        pieces that end at them; elsewhere the kernel writes them inside the chunk.
-        """
+        """The step's chunks in one launch; row -> first token where a prompt ends."""
         first: dict[int, int] = {}
-        pieces = [_pieces(part, self._executor.device.exact_rows) for part in parts]
-        for wave in range(max(map(len, pieces), default=0)):
-            now = [
-                (part, own[wave])
-                for part, own in zip(parts, pieces, strict=True)
-                if wave < len(own)
-            ]
-            chunks = [self._prefill_chunk(part, *piece) for part, piece in now]
-            ending = [p.row for p, (_, stop) in now if p.is_last and stop == p.stop]
-            requests = [self._request_of(row) for row in ending]
-            output = self._executor.prefill(chunks, want_logits=_want_logits(requests))
-            for index, (row, request) in enumerate(zip(ending, requests, strict=True)):
-                first[row] = self._accept(row, request, output, index, stopped)
-                self._samplers.set(row, request)
+        if not parts:
+            return first
+        ending = [part.row for part in parts if part.is_last]
+        requests = [self._request_of(row) for row in ending]
+        chunks = [self._prefill_chunk(part) for part in parts]
+        output = self._executor.prefill(chunks, want_logits=_want_logits(requests))
+        for index, (row, request) in enumerate(zip(ending, requests, strict=True)):
+            first[row] = self._accept(row, request, output, index, stopped)
+            self._samplers.set(row, request)
         return first
 
     def _request_of(self, row: int) -> Request:
@@ -225,16 +215,11 @@ class StepRunner:
             stopped.append(row)
         return token
 
-    def _prefill_chunk(self, part: PrefillPart, start: int, stop: int) -> SeqChunk:
-        checkpoints = {
-            position: self._cache.slot_row(slot)
-            for position, slot in part.checkpoints.items()
-            if start < position <= stop
-        }
-        request, tokens = self._request_of(part.row), part.job.known[start:stop]
-        is_end = part.is_last and stop == part.stop
-        logits = "last" if is_end else "none"
-        return self._chunk(part.row, tokens, start, request, checkpoints, logits)
+    def _prefill_chunk(self, part: PrefillPart) -> SeqChunk:
+        checkpoints = {p: self._cache.slot_row(slot) for p, slot in part.checkpoints.items()}
+        request, tokens = self._request_of(part.row), part.job.known[part.start : part.stop]
+        logits = "last" if part.is_last else "none"
+        return self._chunk(part.row, tokens, part.start, request, checkpoints, logits)
 
     def _chunk(
         self,
@@ -259,12 +244,6 @@ class StepRunner:
             sampler,
             is_verify=logits == "all",
         )
-
-
-def _pieces(part: PrefillPart, is_cut: bool) -> list[tuple[int, int]]:
-    """``[start, stop)`` of a chunk's launches."""
-    cuts = [part.start, *(sorted(part.checkpoints) if is_cut else ()), part.stop]
-    return [(a, b) for a, b in itertools.pairwise(cuts) if a < b]
 
 
 def _want_logits(requests: Sequence[Request]) -> bool:

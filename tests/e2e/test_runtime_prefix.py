@@ -77,13 +77,30 @@ def last_logits(engine: Engine, prompt: list[int]) -> tuple[NDArray[np.float32],
 def test_a_hit_changes_no_bit(nano: Model, make: Make, budget: int) -> None:
     """Cold, repeated, longer and shorter prompts, whatever the chunks: the bits of one prefill."""
     engine, tokens = make(prefill_tokens=budget), nano.tokens
-    for length, cached in [(300, 0), (300, 256), (320, 256), (320, 256), (256, 0), (449, 320)]:
+    for length, cached in [(300, 0), (300, 256), (320, 256), (320, 256), (256, 192), (449, 320)]:
         whole = engine.logits(tokens[:length])[-1]
         found, hit = last_logits(engine, tokens[:length])
         assert hit == cached, "the hit is the last kept state"
         assert np.array_equal(found, whole)
     assert engine.metrics()["prefix_cache_hits_total"] > 0
     assert_idle(engine)
+
+
+def test_a_checkpoint_splits_no_prefill(nano: Model, make: Make) -> None:
+    """One launch for a prompt that leaves states inside it and one at its end."""
+    engine, taken = make(prefill_tokens=512), list[list[int]]()
+    prefill = engine.executor.prefill
+
+    def recording(chunks: Any, *, want_logits: bool) -> Any:
+        taken.append(sorted(chunks[0].checkpoints))
+        return prefill(chunks, want_logits=want_logits)
+
+    engine.executor.prefill = recording  # type: ignore[method-assign]
+    prompt = nano.tokens[:384]
+    engine.generate(prompt, GREEDY)
+    assert len(taken) == 1 and len(taken[0]) > 2 and max(taken[0]) == 384
+    (warm,) = engine.generate([*prompt[:200], *nano.tokens[400:420]], GREEDY)
+    assert warm.num_cached_tokens == max(p for p in taken[0] if p <= 200) and len(taken) == 2
 
 
 def test_a_second_turn_starts_from_the_generated_state(nano: Model, make: Make) -> None:

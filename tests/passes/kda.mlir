@@ -15,9 +15,9 @@
 // CHUNK: %[[I:.*]]:5 = "kda.inputs"({{.*}}chunk_tokens = 32
 // CHUNK-NEXT: %[[P:.*]]:6 = "kda.prepare"(%[[I]]#0, %[[I]]#1, %[[I]]#2, %[[I]]#3, %[[I]]#4, %arg6) {chunk_tokens = 32 : i64, lower_bound = -5.0{{.*}}-> (tensor<?x2x32x8xf32>, tensor<?x2x32x4xf32>, tensor<?x2x32x8xf32>, tensor<?x2x32x8xf32>, tensor<?x2x32x32xf32>, tensor<?x2x8xf32>)
 // CHUNK-NEXT: %[[M:.*]]:3 = "kda.segment_maps"(%[[P]]#0, %[[P]]#1, %[[P]]#3, %[[P]]#5, %arg6)
-// CHUNK-NEXT: %[[S:.*]]:2 = "kda.scan"(%[[M]]#0, %[[M]]#1, %[[M]]#2, %arg5, %arg6)
-// CHUNK-NEXT: %[[Y:.*]] = "kda.output"(%[[P]]#0, %[[P]]#1, %[[P]]#2, %[[P]]#3, %[[P]]#4, %[[P]]#5, %[[S]]#0, %arg3, %arg10, %arg6) {eps = 1.000000e-05 : f64}
-// CHUNK-NEXT: return %[[Y]], {{.*}}, %[[S]]#1
+// CHUNK-NEXT: %[[S:.*]] = "kda.scan"(%[[M]]#0, %[[M]]#1, %[[M]]#2, %arg5, %arg6)
+// CHUNK-NEXT: %[[Y:.*]]:2 = "kda.output"(%[[P]]#0, %[[P]]#1, %[[P]]#2, %[[P]]#3, %[[P]]#4, %[[P]]#5, %[[S]], %arg5, %arg3, %arg10, %arg6) {eps = 1.000000e-05 : f64}
+// CHUNK-NEXT: return %[[Y]]#0, {{.*}}, %[[Y]]#1
 
 // DECODE-NOT: kda.inputs
 // DECODE: %[[D:.*]]:3 = "kda.decode"(%arg0, %arg1, %arg2, %arg3, %arg7, %arg4, %arg8, %arg9, %arg10, %arg5, %arg6)

@@ -95,7 +95,7 @@ def test_later_tokens_do_not_reach_earlier_outputs() -> None:
 
 
 def test_several_sequences_in_one_batch() -> None:
-    """Chunks and segments of two sequences side by side; segment ends are checkpoints."""
+    """Chunks and segments of two sequences side by side; the states after chunks."""
     a, b = operands(70, seed=1), operands(33, seed=2)
     both = [np.concatenate(pair) for pair in zip(a[:5], b[:5], strict=True)]
     starts_a, ends_a = chunk_bounds(70, 0, 16)
@@ -105,13 +105,13 @@ def test_several_sequences_in_one_batch() -> None:
     prepared = kda_prepare(*both, chunk_start=start, chunk_end=end, chunk_tokens=16)
     maps = kda_segment_maps(prepared, seg_chunk)
     starts, final = kda_scan(maps, np.stack([a[5], b[5]]), seq_seg)
-    o, seg_ends = kda_output(prepared, starts, seg_chunk, start, end, 103)
+    o, after = kda_output(prepared, starts, seg_chunk, start, end, 103)
     want = [kda_recurrence(*x) for x in (a, b)]
     assert np.allclose(o, np.concatenate([w[0] for w in want]), atol=1e-13)
     assert np.allclose(final, np.stack([w[1] for w in want]), atol=1e-13)
     at_48 = kda_recurrence(*(x[:48] for x in a[:5]), state=a[5])[1]
     assert np.allclose(starts[1], at_48, atol=1e-13)
-    assert np.allclose(seg_ends[[0, 2]], [at_48, want[1][1]], atol=1e-13)
+    assert np.allclose(after[seg_chunk[[1, 3]] - 1], [at_48, want[1][1]], atol=1e-13)
 
 
 def test_chunk_bounds_lie_on_the_absolute_grid() -> None:

@@ -104,7 +104,7 @@ def test_chunks_and_segments_tile_every_sequence(
         assert set(a["seg_seq"][first:end]) == {s}
         if segment_chunks is None:
             assert end - first == 1
-    assert set(a["seg_ckpt"]) <= {-1}
+    assert set(a["chunk_ckpt"]) <= {-1}
 
 
 def test_grid_is_absolute() -> None:
@@ -122,11 +122,13 @@ def test_segments_are_absolute_too() -> None:
     assert [64 + rest["chunk_end"][c - 1] for c in rest["seg_chunk"][1:]] == ends
 
 
-def test_checkpoints_end_segments() -> None:
+def test_checkpoints_cut_neither_chunks_nor_segments() -> None:
     chunk = SeqChunk(range(200), 0, 1, list(range(1, 14)), checkpoints={64: 5, 128: 6, 200: 7})
     a = _prefill([chunk]).arrays
-    assert [a["chunk_end"][c - 1] for c in a["seg_chunk"][1:]] == [64, 128, 200]
-    assert a["seg_ckpt"].tolist() == [5, 6, 7]
+    assert a["chunk_ckpt"].tolist() == [5, 6, -1, 7]
+    plain = _prefill([SeqChunk(range(200), 0, 1, list(range(1, 14)))]).arrays
+    for name in set(a) - {"chunk_ckpt"}:
+        assert np.array_equal(a[name], plain[name]), name
     with pytest.raises(AssertionError, match="checkpoint at 65"):
         _prefill([SeqChunk(range(200), 0, 1, list(range(1, 14)), checkpoints={65: 5})])
 
@@ -153,7 +155,7 @@ def test_a_verify_cuts_chunks_at_every_position() -> None:
     chunk = SeqChunk(range(4), 62, 1, [1] * 5, "all", kept, is_verify=True)
     a = _prefill([chunk]).arrays
     assert (a["chunk_start"].tolist(), a["chunk_end"].tolist()) == ([0, 1, 2, 3], [1, 2, 3, 4])
-    assert (a["seg_chunk"].tolist(), a["seg_ckpt"].tolist()) == ([0, 1, 2, 3, 4], [4, 5, 6, -1])
+    assert (a["seg_chunk"].tolist(), a["chunk_ckpt"].tolist()) == ([0, 4], [4, 5, 6, -1])
 
 
 def test_columns_give_what_chunks_give() -> None:

@@ -100,11 +100,10 @@ def kda_conv_state(params: Params, rng: np.random.Generator, sizes: dict[str, in
         before = np.zeros((kept, params["channels"])) if past is None else past
         window = np.concatenate([before, raw[step.starts[s] : step.starts[s + 1]]])
         want[tables["seq_slot"][s]] = window[-kept:]
-        for segment in range(tables["seq_seg"][s], tables["seq_seg"][s + 1]):
-            if tables["seg_ckpt"][segment] >= 0:
-                end = tables["chunk_end"][tables["seg_chunk"][segment + 1] - 1] - step.starts[s]
-                want[tables["seg_ckpt"][segment]] = window[end : end + kept]
-    names = ("seq_start", "seq_ctx", "seq_slot", "seq_seg", "seg_chunk", "seg_ckpt", "chunk_end")
+        for n in np.flatnonzero((tables["chunk_seq"] == s) & (tables["chunk_ckpt"] >= 0)):
+            end = tables["chunk_end"][n] - step.starts[s]
+            want[tables["chunk_ckpt"][n]] = window[end : end + kept]
+    names = ("seq_start", "seq_ctx", "seq_slot", "seq_seg", "seg_chunk", "chunk_ckpt", "chunk_end")
     return Case({"x": x, "kda_conv": conv, **step.pick(*names)}, {"kda_conv": want}, 1e-7)
 
 
@@ -263,7 +262,7 @@ def kda_output(params: Params, rng: np.random.Generator, sizes: dict[str, int]) 
         "norm_w": (1 + 0.3 * rng.standard_normal(v_dim)).astype(np.float32),
     }
     tables = step.tables
-    raw, ends = output_of(
+    raw, after = output_of(
         prepared,
         seg_state.astype(np.float64),
         tables["seg_chunk"],
@@ -276,14 +275,18 @@ def kda_output(params: Params, rng: np.random.Generator, sizes: dict[str, int]) 
     )
     state = poisoned((step.slots, *_state_shape(params)), "f32")
     want = state.astype(np.float64)
-    for segment, seq in enumerate(tables["seg_seq"]):
-        for slot, written in (
-            (tables["seq_slot"][seq], segment + 1 == tables["seq_seg"][seq + 1]),
-            (tables["seg_ckpt"][segment], tables["seg_ckpt"][segment] >= 0),
-        ):
-            if written:
-                want[slot] = ends[segment]
-    names = ("chunk_start", "chunk_end", "seq_slot", "seq_seg", "seg_chunk", "seg_seq", "seg_ckpt")
+    kept = tables["chunk_ckpt"] >= 0
+    want[tables["chunk_ckpt"][kept]] = after[kept]
+    want[tables["seq_slot"]] = after[tables["seg_chunk"][tables["seq_seg"][1:]] - 1]
+    names = (
+        "chunk_start",
+        "chunk_end",
+        "chunk_ckpt",
+        "seq_slot",
+        "seq_seg",
+        "seg_chunk",
+        "seg_seq",
+    )
     arguments = {
         **memory,
         "seg_state": seg_state,

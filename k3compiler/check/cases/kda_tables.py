@@ -29,7 +29,11 @@ class RaggedStep:
 
 
 def ragged_step(rng: np.random.Generator, sizes: dict[str, int]) -> RaggedStep:
-    """``T`` tokens in ``S`` sequences, some with context; segments of ``L`` chunks; some checkpoints."""
+    """``T`` tokens in ``S`` sequences, some with context; segments of ``L`` chunks; checkpoints.
+
+    Every other chunk is kept, whether its segment ends there or goes on; a sequence's last is kept twice, in
+    its slot and in the checkpoint's.
+    """
     count = sizes.get("S", 3)
     tokens = max(sizes.get("T", 300), count)
     chunk_parts: list[tuple[Array, Array]] = []
@@ -48,11 +52,11 @@ def ragged_step(rng: np.random.Generator, sizes: dict[str, int]) -> RaggedStep:
         seg_chunk += ends
         seg_seq += [s] * len(ends)
         seq_seg.append(len(seg_seq))
-    interior = [n for n in range(len(seg_seq)) if n + 1 not in seq_seg]
-    slots = 1 + count + len(interior) + 1
+    kept = np.arange(len(chunk_seq))[::2]
+    slots = 1 + count + len(kept) + 1
     order = (1 + rng.permutation(slots - 1)).astype(np.int32)
-    checkpoint = np.full(len(seg_seq), -1, np.int32)
-    checkpoint[interior[::2]] = order[count : count + len(interior[::2])]
+    checkpoint = np.full(len(chunk_seq), -1, np.int32)
+    checkpoint[kept] = order[count : count + len(kept)]
     tables = {
         "seq_start": starts,
         "seq_ctx": context,
@@ -60,10 +64,10 @@ def ragged_step(rng: np.random.Generator, sizes: dict[str, int]) -> RaggedStep:
         "chunk_start": np.concatenate([a for a, _ in chunk_parts]).astype(np.int32),
         "chunk_end": np.concatenate([b for _, b in chunk_parts]).astype(np.int32),
         "chunk_seq": np.array(chunk_seq, np.int32),
+        "chunk_ckpt": checkpoint,
         "seg_chunk": np.array(seg_chunk, np.int32),
         "seg_seq": np.array(seg_seq, np.int32),
         "seq_seg": np.array(seq_seg, np.int32),
-        "seg_ckpt": checkpoint,
     }
     return RaggedStep(tables, slots)
 

@@ -106,7 +106,7 @@ class ConvState(KdaOp, name="conv_state"):
     """The conv state after this step: the last W-1 inputs of each sequence, oldest first.
 
     Inputs from before the step come from the slot (zeros if ``seq_ctx`` is 0). The window at the end of
-    segment s also goes to slot ``seg_ckpt[s]`` if that is not -1.
+    chunk n also goes to slot ``chunk_ckpt[n]`` if that is not -1.
 
     Shapes: qkv [T, C], conv_state [SLOTS, W-1, C] -> new_state as conv_state.
     """
@@ -209,13 +209,10 @@ class SegmentMaps(KdaOp, name="segment_maps"):
 
 
 class Scan(KdaOp, name="scan"):
-    """States at the start of every segment, and after it; the checkpoint buffer.
-
-    A sequence's first segment starts from its slot (zero if ``seq_ctx`` is 0). The state after the last
-    segment goes to the slot; the state after segment s also to slot ``seg_ckpt[s]`` if that is not -1.
+    """States at the start of every segment; a sequence's first starts from its slot (zero if ``seq_ctx`` is 0).
 
     Shapes: gamma_seg [NS, H, Dk] f32, r [NS, H, Dk, Dk] f32, b [NS, H, Dv, Dk] f32, state [SLOTS, H, Dv, Dk] f32
-    -> starts [NS, H, Dv, Dk] f32, new_state as state.
+    -> starts [NS, H, Dv, Dk] f32.
     """
 
     EQUATION = "3.7"
@@ -225,7 +222,6 @@ class Scan(KdaOp, name="scan"):
     state: Operand[Tensor]
     batch: Operand[BatchType]
     starts: Result[Tensor]
-    new_state: Result[Tensor]
 
     def faults(self) -> Iterator[Fault]:
         yield ranked("state", self.state, 4)
@@ -234,17 +230,20 @@ class Scan(KdaOp, name="scan"):
         yield shaped("r", self.r, None, heads, key, key)
         yield shaped("b", self.b, None, heads, value, key)
         yield same("starts", self.state, self.starts)
-        yield same("new_state", self.state, self.new_state)
         yield typed("state", self.state, "f32")
 
 
 class Output(KdaOp, name="output"):
-    """Every segment again from its true start, and the gated norm of what comes out.
+    """Every segment again from its true start, the gated norm of what comes out, and the states.
+
+    The state after a sequence's last chunk goes to its slot; the state after chunk n also to slot
+    ``chunk_ckpt[n]`` if that is not -1.
 
     ``U = u - w Sᵀ-start``, ``o = q_decayed S + m U``, then ``y = o rsqrt(mean_d(o²) + eps) norm_weight ⊙ σ(gate)``.
 
     Shapes: w [N, H, C, Dk], u [N, H, C, Dv], q_decayed, k_tail [N, H, C, Dk], m [N, H, C, C], gamma [N, H, Dk] f32,
-    starts [NS, H, Dv, Dk] f32, gate [T, H*Dv], norm_weight [Dv] f32 -> y [T, H*Dv].
+    starts [NS, H, Dv, Dk] f32, state [SLOTS, H, Dv, Dk] f32, gate [T, H*Dv], norm_weight [Dv] f32
+    -> y [T, H*Dv], new_state as state.
     """
 
     EQUATION = "3.7,3.5"
@@ -255,11 +254,13 @@ class Output(KdaOp, name="output"):
     m: Operand[Tensor]
     gamma: Operand[Tensor]
     starts: Operand[Tensor]
+    state: Operand[Tensor]
     gate: Operand[Tensor]
     norm_weight: Operand[Tensor]
     batch: Operand[BatchType]
     eps: FloatAttr
     y: Result[Tensor]
+    new_state: Result[Tensor]
 
     def faults(self) -> Iterator[Fault]:
         yield ranked("w", self.w, 4)
@@ -272,6 +273,8 @@ class Output(KdaOp, name="output"):
         yield shaped("m", self.m, None, heads, chunk, chunk)
         yield shaped("gamma", self.gamma, None, heads, key)
         yield shaped("starts", self.starts, None, heads, value, key)
+        yield same("state", self.starts, self.state)
+        yield same("new_state", self.state, self.new_state)
         yield shaped("gate", self.gate, None, (heads or 0) * (value or 0))
         yield shaped("norm_weight", self.norm_weight, value)
         yield shaped("y", self.y, None, (heads or 0) * (value or 0))

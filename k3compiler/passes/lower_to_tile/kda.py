@@ -132,9 +132,9 @@ def _scan_of(value: Any) -> Any:
 
 
 def scan(plan: PlanBuilder, op: Any) -> None:
-    """Start states of all segments. The slots are written by kda.output, which runs the last segments anyway."""
-    state = plan.bind(op.new_state, plan.ref(op.state))
-    r, (heads, v_dim, k_dim) = plan.ref(op.r), _state_dims(state)
+    """Start states of all segments."""
+    state, r = plan.ref(op.state), plan.ref(op.r)
+    heads, v_dim, k_dim = _state_dims(state)
     dims = {
         "heads": heads,
         "k_dim": k_dim,
@@ -154,9 +154,9 @@ def scan(plan: PlanBuilder, op: Any) -> None:
 
 
 def output(plan: PlanBuilder, op: Any) -> None:
-    """The segments' outputs; also the state after each sequence's last segment, and the checkpoints."""
+    """The segments' outputs, the states after each sequence, and the checkpoints."""
     w, gate = plan.ref(op.w), plan.ref(op.gate)
-    state = plan.ref(op.starts.owner.opview.state)
+    state = plan.bind(op.new_state, plan.ref(op.state))
     heads, v_dim, k_dim = _state_dims(state)
     dims = _head_dims(heads, heads * k_dim, heads * v_dim)
     dims |= {

@@ -10,7 +10,7 @@ from typing import Any
 
 UPDATES: dict[str, tuple[str, ...]] = {
     "kda.conv_state": ("conv_state",),
-    "kda.scan": ("state",),
+    "kda.output": ("state",),
     "kda.decode": ("conv_state", "state"),
     "mla.latent_write": ("cache",),
 }

@@ -65,7 +65,7 @@ def short_conv(
     y, new_state = np.empty_like(u), state.copy()
     for seq in range(step.num_sequences):
         window = step.initial(state, seq)
-        for rows, slot in step.segments(seq):
+        for rows, slot in step.chunks(seq):
             y[rows], window = kda.short_conv(u[rows], w, window)
             if slot is not None:
                 new_state[slot] = window
@@ -94,7 +94,7 @@ def kda_recurrence(
     o, new_state = np.empty_like(v), state.copy()
     for seq in range(step.num_sequences):
         current = step.initial(state, seq)
-        for rows, slot in step.segments(seq):
+        for rows, slot in step.chunks(seq):
             o[rows], current = kda.kda_recurrence(
                 q[rows], k[rows], v[rows], g[rows], beta[rows], current
             )

@@ -69,7 +69,7 @@ def conv_state(op: Any, step: Step, qkv: Array, state: Array, batch: None) -> Ar
     new_state = state.copy()
     for seq in range(step.num_sequences):
         window = step.initial(state, seq)
-        for rows, slot in step.segments(seq):
+        for rows, slot in step.chunks(seq):
             window = np.concatenate([window, qkv[rows]])[-len(window) :]
             if slot is not None:
                 new_state[slot] = window
@@ -95,29 +95,24 @@ def segment_maps(
     return kda_segment_maps(PreparedChunks(w, u, w, k_tail, w, gamma), step["seg_chunk"])
 
 
-def scan(
-    op: Any, step: Step, gamma: Array, r: Array, b: Array, state: Array, batch: None
-) -> tuple[Array, Array]:
+def scan(op: Any, step: Step, gamma: Array, r: Array, b: Array, state: Array, batch: None) -> Array:
     maps = SegmentMaps(gamma, r, b)
     initial = np.stack([step.initial(state, seq) for seq in range(step.num_sequences)])
-    starts, final = kda_scan(maps, initial, step["seq_seg"])
-    ends = starts * gamma[:, :, None] + starts @ r + b
-    new_state = state.copy()
-    for segment, slot in enumerate(step["seg_ckpt"]):
-        if slot >= 0:
-            new_state[slot] = ends[segment]
-    new_state[step["seq_slot"]] = final
-    return starts, new_state
+    return kda_scan(maps, initial, step["seq_seg"])[0]
 
 
 def output(
     op: Any, step: Step, w: Array, u: Array, q_decayed: Array, k_tail: Array, m: Array, gamma: Array,
-    starts: Array, gate: Array, norm_w: Array, batch: None,
-) -> Array:  # fmt: skip
+    starts: Array, state: Array, gate: Array, norm_w: Array, batch: None,
+) -> tuple[Array, Array]:  # fmt: skip
     prepared = PreparedChunks(w, u, q_decayed, k_tail, m, gamma)
     tables = (step["seg_chunk"], step["chunk_start"], step["chunk_end"])
-    o, _ = kda_output(prepared, starts, *tables, len(gate))
-    return flat(gated_rms_norm(o, norm_w, heads(gate, w.shape[1]), op.eps.value))
+    o, after = kda_output(prepared, starts, *tables, len(gate))
+    new_state = state.copy()
+    kept = step["chunk_ckpt"] >= 0
+    new_state[step["chunk_ckpt"][kept]] = after[kept]
+    new_state[step["seq_slot"]] = after[step["seg_chunk"][step["seq_seg"][1:]] - 1]
+    return flat(gated_rms_norm(o, norm_w, heads(gate, w.shape[1]), op.eps.value)), new_state
 
 
 def decode(

@@ -37,17 +37,14 @@ class Step:
         start = self.arrays["seq_start"]
         return slice(int(start[seq]), int(start[seq + 1]))
 
-    def segments(self, seq: int) -> Iterator[tuple[slice, int | None]]:
+    def chunks(self, seq: int) -> Iterator[tuple[slice, int | None]]:
         """A sequence's rows cut where states are kept: ``(rows, slot of the checkpoint)``."""
-        if "seg_chunk" not in self.arrays:
+        if "chunk_seq" not in self.arrays:
             yield self.rows(seq), None
             return
-        first, last = self.arrays["seq_seg"][seq : seq + 2]
-        for s in range(int(first), int(last)):
-            chunks = self.arrays["seg_chunk"][s : s + 2]
-            begin = int(self.arrays["chunk_start"][chunks[0]])
-            end = int(self.arrays["chunk_end"][chunks[1] - 1])
-            slot = int(self.arrays["seg_ckpt"][s])
+        for n in np.flatnonzero(self.arrays["chunk_seq"] == seq):
+            begin, end = (int(self.arrays[f"chunk_{edge}"][n]) for edge in ("start", "end"))
+            slot = int(self.arrays["chunk_ckpt"][n])
             yield slice(begin, end), None if slot < 0 else slot
 
     def initial(self, state: Array, seq: int) -> Array:

@@ -50,23 +50,23 @@ func.func @segment_maps(%a: tensor<?x4x64x16xf32>, %b: tensor<?x4x64x16xf32>, %c
 
 // -----
 // CHECK: kda.scan: r: expected ?x4x16x16, found ?x4x16x8
-func.func @scan(%a: tensor<?x4x16xf32>, %b: tensor<?x4x16x8xf32>, %c: tensor<?x4x16x16xf32>, %d: tensor<?x4x16x16xf32>, %e: !k3.batch) -> (tensor<?x4x16x16xf32>, tensor<?x4x16x16xf32>) {
-  %r:2 = "kda.scan"(%a, %b, %c, %d, %e) : (tensor<?x4x16xf32>, tensor<?x4x16x8xf32>, tensor<?x4x16x16xf32>, tensor<?x4x16x16xf32>, !k3.batch) -> (tensor<?x4x16x16xf32>, tensor<?x4x16x16xf32>)
-  return %r#0, %r#1 : tensor<?x4x16x16xf32>, tensor<?x4x16x16xf32>
+func.func @scan(%a: tensor<?x4x16xf32>, %b: tensor<?x4x16x8xf32>, %c: tensor<?x4x16x16xf32>, %d: tensor<?x4x16x16xf32>, %e: !k3.batch) -> tensor<?x4x16x16xf32> {
+  %r = "kda.scan"(%a, %b, %c, %d, %e) : (tensor<?x4x16xf32>, tensor<?x4x16x8xf32>, tensor<?x4x16x16xf32>, tensor<?x4x16x16xf32>, !k3.batch) -> tensor<?x4x16x16xf32>
+  return %r : tensor<?x4x16x16xf32>
 }
 
 // -----
 // CHECK: kda.output: norm_weight: expected 16, found 8
-func.func @output(%a: tensor<?x4x64x16xf32>, %b: tensor<?x4x64x16xf32>, %c: tensor<?x4x64x16xf32>, %d: tensor<?x4x64x16xf32>, %e: tensor<?x4x64x64xf32>, %f: tensor<?x4x16xf32>, %g: tensor<?x4x16x16xf32>, %h: tensor<?x64xf32>, %i: tensor<8xf32>, %j: !k3.batch) -> tensor<?x64xf32> {
-  %r = "kda.output"(%a, %b, %c, %d, %e, %f, %g, %h, %i, %j) {eps = 1.000000e-05 : f64} : (tensor<?x4x64x16xf32>, tensor<?x4x64x16xf32>, tensor<?x4x64x16xf32>, tensor<?x4x64x16xf32>, tensor<?x4x64x64xf32>, tensor<?x4x16xf32>, tensor<?x4x16x16xf32>, tensor<?x64xf32>, tensor<8xf32>, !k3.batch) -> tensor<?x64xf32>
-  return %r : tensor<?x64xf32>
+func.func @output(%a: tensor<?x4x64x16xf32>, %b: tensor<?x4x64x16xf32>, %c: tensor<?x4x64x16xf32>, %d: tensor<?x4x64x16xf32>, %e: tensor<?x4x64x64xf32>, %f: tensor<?x4x16xf32>, %g: tensor<?x4x16x16xf32>, %h: tensor<?x4x16x16xf32>, %i: tensor<?x64xf32>, %j: tensor<8xf32>, %k: !k3.batch) -> (tensor<?x64xf32>, tensor<?x4x16x16xf32>) {
+  %r:2 = "kda.output"(%a, %b, %c, %d, %e, %f, %g, %h, %i, %j, %k) {eps = 1.000000e-05 : f64} : (tensor<?x4x64x16xf32>, tensor<?x4x64x16xf32>, tensor<?x4x64x16xf32>, tensor<?x4x64x16xf32>, tensor<?x4x64x64xf32>, tensor<?x4x16xf32>, tensor<?x4x16x16xf32>, tensor<?x4x16x16xf32>, tensor<?x64xf32>, tensor<8xf32>, !k3.batch) -> (tensor<?x64xf32>, tensor<?x4x16x16xf32>)
+  return %r#0, %r#1 : tensor<?x64xf32>, tensor<?x4x16x16xf32>
 }
 
 // -----
 // CHECK: kda.output: m: expected ?x4x64x64, found ?x4x64x32
-func.func @output(%a: tensor<?x4x64x16xf32>, %b: tensor<?x4x64x16xf32>, %c: tensor<?x4x64x16xf32>, %d: tensor<?x4x64x16xf32>, %e: tensor<?x4x64x32xf32>, %f: tensor<?x4x16xf32>, %g: tensor<?x4x16x16xf32>, %h: tensor<?x64xf32>, %i: tensor<16xf32>, %j: !k3.batch) -> tensor<?x64xf32> {
-  %r = "kda.output"(%a, %b, %c, %d, %e, %f, %g, %h, %i, %j) {eps = 1.000000e-05 : f64} : (tensor<?x4x64x16xf32>, tensor<?x4x64x16xf32>, tensor<?x4x64x16xf32>, tensor<?x4x64x16xf32>, tensor<?x4x64x32xf32>, tensor<?x4x16xf32>, tensor<?x4x16x16xf32>, tensor<?x64xf32>, tensor<16xf32>, !k3.batch) -> tensor<?x64xf32>
-  return %r : tensor<?x64xf32>
+func.func @output(%a: tensor<?x4x64x16xf32>, %b: tensor<?x4x64x16xf32>, %c: tensor<?x4x64x16xf32>, %d: tensor<?x4x64x16xf32>, %e: tensor<?x4x64x32xf32>, %f: tensor<?x4x16xf32>, %g: tensor<?x4x16x16xf32>, %h: tensor<?x4x16x16xf32>, %i: tensor<?x64xf32>, %j: tensor<16xf32>, %k: !k3.batch) -> (tensor<?x64xf32>, tensor<?x4x16x16xf32>) {
+  %r:2 = "kda.output"(%a, %b, %c, %d, %e, %f, %g, %h, %i, %j, %k) {eps = 1.000000e-05 : f64} : (tensor<?x4x64x16xf32>, tensor<?x4x64x16xf32>, tensor<?x4x64x16xf32>, tensor<?x4x64x16xf32>, tensor<?x4x64x32xf32>, tensor<?x4x16xf32>, tensor<?x4x16x16xf32>, tensor<?x4x16x16xf32>, tensor<?x64xf32>, tensor<16xf32>, !k3.batch) -> (tensor<?x64xf32>, tensor<?x4x16x16xf32>)
+  return %r#0, %r#1 : tensor<?x64xf32>, tensor<?x4x16x16xf32>
 }
 
 // -----
