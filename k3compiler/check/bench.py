@@ -20,6 +20,7 @@ from k3compiler.check.case import MEMORY, Array
 from k3compiler.check.rates import Rates, describe_device, measure_rates
 from k3compiler.package.expr import evaluate
 from k3compiler.package.manifest import KernelRecord, LaunchStep, Phase, Plan
+from k3compiler.package.pitches import dense_pitches
 from k3compiler.package.plan_steps import some_steps
 from k3compiler.package.reader import Package
 from k3compiler.runtime.device.base import Device, TensorRef
@@ -162,6 +163,7 @@ class _PhaseBench:
             for s in range(load.sequences)
         ]
         constants = {"PAGES": 1 + load.sequences * columns, "SLOTS": 1 + load.sequences, "rank": 0}
+        constants |= dense_pitches(manifest)
         if self.phase == "decode":
             rows = load.sequences
             step = build_decode(chunks, page_columns=columns, page_tokens=page, num_rows=rows)

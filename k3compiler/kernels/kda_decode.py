@@ -73,8 +73,8 @@ def kda_decode(
 
     Shapes: x ``[T, in_cols]``; f ``[T, H*Dk]``; gate ``[T, H*Dv]`` (only if ``gate_offset`` is None);
     conv_w ``[2*H*Dk + H*Dv, conv_size]`` f32 (channels q, k, v); a_log ``[H]``, dt_bias ``[H*Dk]``,
-    norm_w ``[Dv]`` f32; kda_conv ``[SLOTS, conv_size-1, 2*H*Dk + H*Dv]``;
-    kda_state ``[SLOTS, H, Dv, Dk]`` f32; o ``[T, H*Dv]``. Row i is sequence i.
+    norm_w ``[Dv]`` f32; kda_conv ``[SLOTS, SLOT_TAPS, 2*H*Dk + H*Dv]``;
+    kda_state ``[SLOTS, SLOT_HEADS, Dv, Dk]`` f32; o ``[T, H*Dv]``. Row i is sequence i.
     Source: spec 3.2 to 3.5.
     """
     channels = 2 * heads * k_dim + heads * v_dim
@@ -89,8 +89,8 @@ def kda_decode(
     norm_w = p.buffer("norm_w", "f32", (v_dim,))
     seq_ctx = p.buffer("seq_ctx", "i32", ("S",))
     seq_slot = p.buffer("seq_slot", "i32", ("S",))
-    conv = p.buffer("kda_conv", dtype, ("SLOTS", conv_size - 1, channels), "rw")
-    state = p.buffer("kda_state", "f32", ("SLOTS", heads, v_dim, k_dim), "rw")
+    conv = p.buffer("kda_conv", dtype, ("SLOTS", "SLOT_TAPS", channels), "rw")
+    state = p.buffer("kda_state", "f32", ("SLOTS", "SLOT_HEADS", v_dim, k_dim), "rw")
     o = p.buffer("o", dtype, ("T", heads * v_dim), "w")
     h, t = p.program_id(0), p.program_id(1)
     slot, fresh = seq_slot.load((t,)), seq_ctx.load((t,)).eq(0)

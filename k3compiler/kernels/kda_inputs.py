@@ -73,7 +73,7 @@ def kda_inputs(
     from ``kda_conv`` of the sequence's slot (zeros where ``seq_ctx`` is 0).
 
     Shapes: x ``[T, in_cols]``; f ``[T, H*Dk]``; conv_w ``[2*H*Dk + H*Dv, conv_size]`` f32 (channels q, k, v);
-    a_log ``[H]``, dt_bias ``[H*Dk]`` f32; kda_conv ``[SLOTS, conv_size-1, 2*H*Dk + H*Dv]``
+    a_log ``[H]``, dt_bias ``[H*Dk]`` f32; kda_conv ``[SLOTS, SLOT_TAPS, 2*H*Dk + H*Dv]``
     -> q, k ``[T, H, Dk]`` (unit rows, q times Dk^-0.5), v ``[T, H, Dv]``, g ``[T, H, Dk]`` f32 (cumulative),
     beta ``[T, H]`` f32. Source: spec 3.2, 3.3, 3.7 (G).
     """
@@ -83,7 +83,7 @@ def kda_inputs(
     conv_w = p.buffer("conv_w", "f32", (channels, conv_size))
     a_log = p.buffer("a_log", "f32", (heads,))
     dt_bias = p.buffer("dt_bias", "f32", (heads * k_dim,))
-    conv = p.buffer("kda_conv", dtype, ("SLOTS", conv_size - 1, channels))
+    conv = p.buffer("kda_conv", dtype, ("SLOTS", "SLOT_TAPS", channels))
     seq_start = p.buffer("seq_start", "i32", ("S+1",))
     seq_ctx = p.buffer("seq_ctx", "i32", ("S",))
     seq_slot = p.buffer("seq_slot", "i32", ("S",))
@@ -137,10 +137,10 @@ def kda_conv_state(
     checkpoints read the slot's old rows, so the slot is written last. Launched after kda_inputs.
 
     Shapes: x ``[T, in_cols]``, of which the columns from ``qkv_offset`` are the channels q, k, v;
-    kda_conv ``[SLOTS, conv_size-1, channels]``. Source: spec 3.2, trap 15, trap 17.
+    kda_conv ``[SLOTS, SLOT_TAPS, channels]``. Source: spec 3.2, trap 15, trap 17.
     """
     x = p.buffer("x", dtype, ("T", in_cols))
-    conv = p.buffer("kda_conv", dtype, ("SLOTS", conv_size - 1, channels), "rw")
+    conv = p.buffer("kda_conv", dtype, ("SLOTS", "SLOT_TAPS", channels), "rw")
     seq_start = p.buffer("seq_start", "i32", ("S+1",))
     seq_ctx = p.buffer("seq_ctx", "i32", ("S",))
     seq_slot = p.buffer("seq_slot", "i32", ("S",))

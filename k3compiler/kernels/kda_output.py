@@ -28,7 +28,7 @@ def kda_output(
     ``gate_offset`` of ``x [T, in_cols]``, or (None) a buffer ``gate [T, H*Dv]``.
 
     Shapes: w, u, k_tail, gamma, q_decayed, m as kda_prepare; seg_state ``[NS, H, Dv, Dk]`` f32; norm_w ``[Dv]`` f32
-    -> o ``[T, H*Dv]``, kda_state ``[SLOTS, H, Dv, Dk]`` f32. Source: spec 3.5, 3.7.
+    -> o ``[T, H*Dv]``, kda_state ``[SLOTS, SLOT_HEADS, Dv, Dk]`` f32. Source: spec 3.5, 3.7.
     """
     workspaces = ChunkStep.declare(p, heads, k_dim, v_dim, dtype)
     q_decayed = p.buffer("q_decayed", dtype, ("NC", heads, C, k_dim))
@@ -46,7 +46,7 @@ def kda_output(
     seq_seg = p.buffer("seq_seg", "i32", ("S+1",))
     seg_chunk = p.buffer("seg_chunk", "i32", ("NS+1",))
     seg_seq = p.buffer("seg_seq", "i32", ("NS",))
-    state = p.buffer("kda_state", "f32", ("SLOTS", heads, v_dim, k_dim), "w")
+    state = p.buffer("kda_state", "f32", ("SLOTS", "SLOT_HEADS", v_dim, k_dim), "w")
     o = p.buffer("o", dtype, ("T", heads * v_dim), "w")
     h, segment = p.program_id(0), p.program_id(1)
     step = ChunkStep(*workspaces, h, block_k, block_v, dtype)

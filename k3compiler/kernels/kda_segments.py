@@ -62,11 +62,11 @@ def kda_segment_maps(
     A sequence's first segment starts from its true state and gives B only; its last gives nothing (what
     is not needed stays unwritten). R's diagonal decay is kept apart, so that it may be rounded.
 
-    Shapes: w, u, k_tail, gamma as kda_prepare; kda_state ``[SLOTS, H, Dv, Dk]`` f32 -> b ``[NS, H, Dv, Dk]`` f32,
-    r ``[NS, H, Dk, Dk]``, gamma_seg ``[NS, H, Dk]`` f32. Source: spec 3.7.
+    Shapes: w, u, k_tail, gamma as kda_prepare; kda_state ``[SLOTS, SLOT_HEADS, Dv, Dk]`` f32
+    -> b ``[NS, H, Dv, Dk]`` f32, r ``[NS, H, Dk, Dk]``, gamma_seg ``[NS, H, Dk]`` f32. Source: spec 3.7.
     """
     workspaces = ChunkStep.declare(p, heads, k_dim, v_dim, dtype)
-    state = p.buffer("kda_state", "f32", ("SLOTS", heads, v_dim, k_dim))
+    state = p.buffer("kda_state", "f32", ("SLOTS", "SLOT_HEADS", v_dim, k_dim))
     seq_ctx = p.buffer("seq_ctx", "i32", ("S",))
     seq_slot = p.buffer("seq_slot", "i32", ("S",))
     seq_seg = p.buffer("seq_seg", "i32", ("S+1",))
@@ -123,10 +123,10 @@ def kda_scan(
     as a high and a low part: the carry loses no more than within a segment. Without ``segmented`` every sequence
     is one segment: initial states are copied and the maps are no arguments.
 
-    Shapes: kda_state ``[SLOTS, H, Dv, Dk]`` f32 (zero where ``seq_ctx`` is 0); b, r, gamma_seg as
+    Shapes: kda_state ``[SLOTS, SLOT_HEADS, Dv, Dk]`` f32 (zero where ``seq_ctx`` is 0); b, r, gamma_seg as
     kda_segment_maps -> seg_state ``[NS, H, Dv, Dk]`` f32. Source: spec 3.7.
     """
-    state = p.buffer("kda_state", "f32", ("SLOTS", heads, v_dim, k_dim))
+    state = p.buffer("kda_state", "f32", ("SLOTS", "SLOT_HEADS", v_dim, k_dim))
     maps = None
     if segmented:
         maps = (

@@ -43,7 +43,7 @@ def mla_latent_write(
     """Norms the latent of each new token and writes it, the raw rope channels beside it, to its page.
 
     Shapes: x ``[T, in_cols]``, from column ``in_offset`` latent and rope channels; w ``[kv_lora]``; token_seq and
-    token_pos ``[T]``; page_table ``[S, P]``; mla_cache ``[PAGES, page_tokens, kv_lora + rope]``. One token a program.
+    token_pos ``[T]``; page_table ``[S, P]``; mla_cache ``[PAGES, PAGE_ROWS, kv_lora + rope]``. One token a program.
     Source: spec 4.1, 4.4.
     """
     x = p.buffer("x", dtype, ("T", in_cols))
@@ -51,7 +51,7 @@ def mla_latent_write(
     token_seq = p.buffer("token_seq", "i32", ("T",))
     token_pos = p.buffer("token_pos", "i32", ("T",))
     page_table = p.buffer("page_table", "i32", ("S", "P"))
-    cache = p.buffer("mla_cache", dtype, ("PAGES", page_tokens, kv_lora + rope), "rw")
+    cache = p.buffer("mla_cache", dtype, ("PAGES", "PAGE_ROWS", kv_lora + rope), "rw")
     t = p.program_id(0)
     pos = token_pos.load((t,))
     page, row = page_table.load((token_seq.load((t,)), pos // page_tokens)), pos % page_tokens
@@ -70,13 +70,13 @@ def mla_latent_write(
 def mla_gather(p: Program, *, kv_lora: int, rope: int, page_tokens: int, dtype: str) -> None:
     """latent[kv_start[s] + pos] = the cache row of sequence s at pos: one page a program.
 
-    Shapes: kv_start ``[S+1]``; page_table ``[S, P]``; mla_cache ``[PAGES, page_tokens, kv_lora + rope]``; latent
+    Shapes: kv_start ``[S+1]``; page_table ``[S, P]``; mla_cache ``[PAGES, PAGE_ROWS, kv_lora + rope]``; latent
     ``[KV, kv_lora + rope]``. ``page_tokens`` is a power of two. Source: spec 4.4.
     """
     width = kv_lora + rope
     kv_start = p.buffer("kv_start", "i32", ("S+1",))
     page_table = p.buffer("page_table", "i32", ("S", "P"))
-    cache = p.buffer("mla_cache", dtype, ("PAGES", page_tokens, width))
+    cache = p.buffer("mla_cache", dtype, ("PAGES", "PAGE_ROWS", width))
     latent = p.buffer("latent", dtype, ("KV", width), "w")
     seq, column = find_block(p, p.program_id(0), kv_start, page_tokens)
     with p.when(seq >= 0):

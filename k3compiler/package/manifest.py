@@ -16,7 +16,7 @@ from k3compiler.errors import K3Error
 from k3compiler.package.codec import canonical_json, decode, encode
 from k3compiler.package.expr import Expr
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 
 Phase = Literal["prefill", "decode"]

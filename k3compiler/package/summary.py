@@ -20,6 +20,7 @@ from k3compiler.package.manifest import (
     Plan,
     Step,
 )
+from k3compiler.package.pitches import dense_pitches
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Point:
             "KV": self.seqs * self.context + self.tokens,
             "R": self.seqs,
             "rank": 0,
+            **dense_pitches(manifest),
         }
 
 

@@ -19,12 +19,15 @@ from numpy.typing import NDArray
 
 from k3compiler import knobs
 from k3compiler.errors import K3Error
+from k3compiler.package.expr import cdiv
 from k3compiler.package.reader import Package
 from k3compiler.package.safetensors_map import CheckpointFiles
-from k3compiler.runtime.cache.engine_cache import EngineCache
+from k3compiler.runtime.cache.engine_cache import EngineCache, Memory
+from k3compiler.runtime.cache.layout import ALIGNMENT, CacheLayout, CacheMap
 from k3compiler.runtime.cache.state_memory import StateMemory
+from k3compiler.runtime.cache.unit_keys import Media, Namespace
 from k3compiler.runtime.device.select import open_device
-from k3compiler.runtime.executor import CacheSizes, Executor, default_sizes
+from k3compiler.runtime.executor import CacheSizes, Executor
 from k3compiler.runtime.metrics import EngineCounters, RequestClock
 from k3compiler.runtime.request import FinishReason, Request
 from k3compiler.runtime.sampling import MAX_SEED, SamplingParams
@@ -36,6 +39,7 @@ from k3compiler.runtime.scheduler.continuous import (
 )
 from k3compiler.runtime.scheduler.job import Job, JobState
 from k3compiler.runtime.speculation import Drafter
+from k3compiler.runtime.state import state_records
 from k3compiler.runtime.step import SeqChunk
 from k3compiler.runtime.step_runner import Live, StepRunner
 from k3compiler.runtime.tokenizer import MODEL_FILE, StreamDecoder, Tokenizer
@@ -74,6 +78,14 @@ class StreamEvent:
     finish_reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RequestKeys:
+    """What keeps a request's prefixes apart from those of others, beside its tokens."""
+
+    namespace: Namespace
+    media: tuple[Media, ...]
+
+
 class Engine:
     """Runs a package.
 
@@ -88,6 +100,9 @@ class Engine:
         num_pages: MLA pages of the cache; None makes room for every sequence at full length.
         num_slots: KDA slots; those beyond ``max_sequences`` hold checkpoints (default: four times as
             many, and one that nobody owns).
+        memory: ``unified`` takes the bytes of those pages and slots as one arena for both;
+            ``static`` keeps to the numbers.
+        cache_bytes: of the arena, instead of what ``num_pages`` and ``num_slots`` take.
         prefix_cache: reuse the common prefixes of prompts.
         match_unit: granularity of that reuse in tokens, a multiple of the kda chunk (the default).
         host_bytes: host memory that evicted prefixes are spilled to, and come back from.
@@ -113,6 +128,8 @@ class Engine:
         prefill_tokens: int = 512,
         num_pages: int | None = None,
         num_slots: int | None = None,
+        memory: Memory = "unified",
+        cache_bytes: int | None = None,
         prefix_cache: bool = True,
         match_unit: int | None = None,
         host_bytes: int = 0,
@@ -132,6 +149,9 @@ class Engine:
         _check_option("segment_chunks", segment_chunks, 1)
         _check_option("num_pages", num_pages, 2)
         _check_option("num_slots", num_slots, max_sequences + 1)
+        _check_option("cache_bytes", cache_bytes, ALIGNMENT)
+        if memory not in ("unified", "static"):
+            raise _bad_option("memory", "unified or static", repr(memory))
         unit = manifest.chunk_tokens if match_unit is None else match_unit
         if unit < 1 or unit % manifest.chunk_tokens:
             expected = f"a multiple of {manifest.chunk_tokens} (the kda chunk)"
@@ -140,6 +160,7 @@ class Engine:
         _check_option("draft_tokens", draft_tokens, 1)
         _check_option("host_bytes", host_bytes, 0)
         width = 1 if drafter is None else draft_tokens + 1
+        slots = (4 * max_sequences + 1 if num_slots is None else num_slots) - 1
         opened = open_device(device, manifest.target, num_threads=num_threads, interpret=interpret)
         if weights is None and opened.name != "null":
             raise _bad_option("weights", "a checkpoint directory", "None")
@@ -148,7 +169,7 @@ class Engine:
                 self.package,
                 opened,
                 CheckpointFiles(weights) if isinstance(weights, str | Path) else weights,
-                self._sizes(max_sequences, num_pages, num_slots, width),
+                self._sizes(max_sequences, num_pages, slots, width, cache_bytes),
                 segment_chunks=segment_chunks,
                 max_decode_rows=max_sequences,
                 allow_nan_scales=allow_nan_scales,
@@ -158,7 +179,10 @@ class Engine:
             opened.close()
             raise
         self.counters = EngineCounters()
-        self.cache = self._make_cache(max_sequences, unit, prefix_cache, width, host_bytes)
+        static_slots = slots if memory == "static" else None
+        self.cache = self._make_cache(
+            max_sequences, unit, prefix_cache, width, host_bytes, static_slots
+        )
         self.scheduler = self._make_scheduler(max_sequences, prefill_tokens, width)
         self._live: dict[str | int, Live] = {}
         self._runner = StepRunner(
@@ -176,29 +200,40 @@ class Engine:
         return chosen
 
     def _sizes(
-        self, max_sequences: int, num_pages: int | None, num_slots: int | None, width: int
+        self,
+        max_sequences: int,
+        num_pages: int | None,
+        slots: int,
+        width: int,
+        cache_bytes: int | None,
     ) -> CacheSizes:
-        """A verify keeps the state of every position but the last in slots of its own."""
-        page_tokens = self.package.manifest.page_tokens
-        sizes = default_sizes(
-            max_context=self.max_context, max_sequences=max_sequences, page_tokens=page_tokens
-        )
-        slots = 4 * max_sequences + 1 if num_slots is None else num_slots
-        slots += max_sequences * (width - 1)
-        return CacheSizes(num_pages or sizes.num_pages, slots, sizes.page_columns)
+        """A verify keeps the state of every position but the last in a slot of its own."""
+        manifest, plans = self.package.manifest, self.package.plans.values()
+        layout = CacheLayout.of(state_records(manifest, plans), manifest.page_tokens)
+        columns = cdiv(self.max_context, manifest.page_tokens)
+        pages = max_sequences * columns if num_pages is None else num_pages - 1
+        num_bytes = slots * layout.slot_bytes + pages * layout.page_bytes
+        if cache_bytes is not None:
+            num_bytes = cache_bytes // ALIGNMENT * ALIGNMENT
+        return CacheSizes(CacheMap(layout, num_bytes, max_sequences * (width - 1)), columns)
 
     def _make_cache(
-        self, max_sequences: int, unit: int, prefix_cache: bool, width: int, host_bytes: int
+        self,
+        max_sequences: int,
+        unit: int,
+        prefix_cache: bool,
+        width: int,
+        host_bytes: int,
+        static_slots: int | None,
     ) -> EngineCache:
-        sizes = self.executor.sizes
+        executor = self.executor
         return EngineCache(
-            StateMemory(self.executor.device, self.executor.state),
-            num_pages=sizes.num_pages,
-            num_slots=sizes.num_slots - max_sequences * (width - 1),
+            StateMemory(executor.device, executor.arena, executor.sizes.map),
             num_sequences=max_sequences,
             page_tokens=self.package.manifest.page_tokens,
             unit=unit,
             prefix_cache=prefix_cache,
+            static_slots=static_slots,
             num_drafts=width - 1,
             host_bytes=host_bytes,
         )
@@ -256,6 +291,8 @@ class Engine:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         salt: str | None = None,
+        adapter: str | None = None,
+        media: Sequence[Sequence[Media]] = (),
         priority: int = 0,
     ) -> list[Completion]:
         """Complete every prompt; results are in the order of the prompts.
@@ -263,16 +300,20 @@ class Engine:
         Args:
             prompts: one prompt or several, each text or token ids.
             params: for all prompts, or one per prompt; None is greedy.
-            salt: prefixes are shared only among requests of one salt.
+            salt, adapter: prefixes are shared only among requests of one salt and one adapter (a name
+                for weights that the caller changed).
+            media: per prompt, what stands behind its placeholder tokens: shared only where it is the same.
             priority: lower runs first, and is preempted last.
 
         Raises:
-            K3Error: K3-R003 a prompt that cannot run, K3-R008 text without a tokenizer.
+            K3Error: K3-R003 a prompt that cannot run, K3-R005 media outside of a prompt, K3-R008 text
+                without a tokenizer.
         """
         requests = self._requests(prompts, params)
+        keys = _request_keys(requests, (salt, adapter), media)
         try:
-            for request in requests:
-                self._submit(request, salt, priority)
+            for request, own in zip(requests, keys, strict=True):
+                self._submit(request, own, priority)
             while any(request.finish is None for request in requests):
                 self.step()
         finally:
@@ -285,18 +326,21 @@ class Engine:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         salt: str | None = None,
+        adapter: str | None = None,
+        media: Sequence[Sequence[Media]] = (),
         priority: int = 0,
     ) -> Iterator[StreamEvent]:
-        """Complete every prompt, yielding each token as it is chosen.
+        """Complete every prompt, yielding each token as it is chosen; arguments as :meth:`generate`.
 
         Leaving the iterator early aborts what is unfinished.
         """
         requests = self._requests(prompts, params)
         tokenizer = self.tokenizer if self.has_tokenizer else None
         tails = [_Tail(i, request, tokenizer) for i, request in enumerate(requests)]
+        keys = _request_keys(requests, (salt, adapter), media)
         try:
-            for request in requests:
-                self._submit(request, salt, priority)
+            for request, own in zip(requests, keys, strict=True):
+                self._submit(request, own, priority)
             while not all(tail.is_done for tail in tails):
                 self.step()
                 for tail in tails:
@@ -389,14 +433,15 @@ class Engine:
 
     # -- steps
 
-    def _submit(self, request: Request, salt: str | None = None, priority: int = 0) -> None:
+    def _submit(self, request: Request, keys: RequestKeys, priority: int) -> None:
         job = Job(
             str(request.id),
             np.array(request.prompt, np.int32),
             request.max_tokens - len(request.prompt),
             priority=priority,
             order=request.id,
-            namespace=(salt, None),
+            namespace=keys.namespace,
+            media=keys.media,
         )
         refusal = self.scheduler.refusal(job)
         if refusal is not None:
@@ -405,7 +450,7 @@ class Engine:
                 where=f"prompt of {len(request.prompt)} tokens",
                 expected="a cache that holds prompt and completion",
                 found=", ".join(f"{name} {value}" for name, value in refusal.fields.items()),
-                hint="shorten it, or give the engine more num_pages",
+                hint="shorten it, or give the engine more num_pages or cache_bytes",
             )
         self._live[job.name] = Live(job, request, RequestClock())
         self.counters.prompt_tokens += len(request.prompt)
@@ -429,7 +474,12 @@ class Engine:
 
     def _run(self, plan: StepPlan) -> None:
         self.cache.run_ops()
-        found = self._runner.run(plan)
+        arena = self.cache.hybrid.arena
+        arena.is_frozen = True
+        try:
+            found = self._runner.run(plan)
+        finally:
+            arena.is_frozen = False
         self.scheduler.complete(plan, found.tokens, found.num_new, found.first, found.stopped)
 
     def _forget_finished(self) -> None:
@@ -449,14 +499,18 @@ class Engine:
 
     def metrics(self) -> dict[str, Any]:
         """Counters and gauges by the names that serving engines use; times are seconds."""
-        arena, pages = self.cache.hybrid.arena, self.cache.pages
-        assert arena.slots.limit is not None, "the arena of an engine is split"
+        use, pages = self.cache.use, self.cache.pages
         return {
             "num_requests_running": self.scheduler.num_running,
             "num_requests_waiting": len(self.scheduler.waiting),
-            "kv_cache_usage_perc": arena.pages.num_live / max(1, pages.num_usable),
-            "state_cache_usage_perc": arena.slots.num_live / max(1, arena.slots.limit),
+            "cache_capacity_bytes": use.arena,
+            "kv_cache_bytes": use.kv,
+            "state_cache_bytes": use.state,
+            "cache_usage_perc": (use.kv + use.state) / use.arena,
+            "kv_cache_usage_perc": use.kv / max(1, use.kv_limit),
+            "state_cache_usage_perc": use.state / max(1, use.state_limit),
             "kv_cache_locked_perc": 1 - pages.num_free / max(1, pages.num_usable),
+            "cache_moved_items_total": self.cache.hybrid.arena.num_moved,
             "num_preemptions_total": self.scheduler.num_preempted,
             **self.counters.to_dict(),
         }
@@ -520,6 +574,21 @@ def _as_prompt(item: str | Sequence[int]) -> Prompt:
     return item if isinstance(item, str) else [int(i) for i in item]
 
 
+def _request_keys(
+    requests: Sequence[Request], namespace: Namespace, media: Sequence[Sequence[Media]]
+) -> list[RequestKeys]:
+    """The keys of every request; ``media`` is empty, or one list per prompt."""
+    each = [tuple(items) for items in media] or [()] * len(requests)
+    if len(each) != len(requests):
+        raise _bad_option("media", f"one list per prompt, {len(requests)} of them", f"{len(each)}")
+    for request, items in zip(requests, each, strict=True):
+        for item in items:
+            if not 0 <= item.start < item.stop <= len(request.prompt):
+                tokens = f"a range of the prompt's {len(request.prompt)} tokens"
+                raise _bad_option("media", tokens, f"{item.id}: {item.start}..{item.stop}")
+    return [RequestKeys(namespace, items) for items in each]
+
+
 def _chunk_sizes(total: int, chunks: Sequence[int] | None) -> list[int]:
     """Chunk sizes that sum to ``total``; the last one given repeats (and is cut at the end)."""
     if chunks is None:
@@ -550,4 +619,4 @@ def _bad_prompt(expected: str, found: str, hint: str = "") -> K3Error:
     return K3Error("K3-R003", where="prompt", expected=expected, found=found, hint=hint)
 
 
-__all__ = ["Completion", "Engine", "FinishReason", "SamplingParams", "StreamEvent"]
+__all__ = ["Completion", "Engine", "FinishReason", "Media", "SamplingParams", "StreamEvent"]

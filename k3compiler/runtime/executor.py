@@ -1,12 +1,12 @@
 """A package and its weights on one device: runs step inputs, returns logits.
 
-owned here      parameters, caches (state buffers)
+owned here      parameters, the arena of the caches
 owned by plans  inputs, workspace, outputs (PlanRunner)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from k3compiler.errors import K3Error
-from k3compiler.package.expr import cdiv, evaluate
+from k3compiler.package.expr import evaluate
 from k3compiler.package.manifest import Phase
+from k3compiler.package.pitches import pitch_of
 from k3compiler.package.reader import Package
+from k3compiler.runtime.cache.layout import CacheMap
 from k3compiler.runtime.device.base import Buffer, Device, TensorRef
 from k3compiler.runtime.plan_runner import POISON_BYTE, PlanRunner
-from k3compiler.runtime.state import StateRecord, state_records
+from k3compiler.runtime.state import state_records
 from k3compiler.runtime.step import (
     DecodeRows,
     SeqChunk,
@@ -36,19 +38,27 @@ LOGITS, NEXT_TOKEN = "logits", "next_token"
 
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
-    """What the state buffers hold, trash page and slot included.
+    """What the caches hold and where.
 
     ``page_columns`` is ``P``: pages per sequence, from the longest context; it never changes, so
     that neither shapes nor results depend on who else is in the batch.
     """
 
-    num_pages: int
-    num_slots: int
+    map: CacheMap
     page_columns: int
 
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Memory inside of a buffer that lives as long as this does."""
+
+    whole: Buffer
+    offset: int
+    num_bytes: int
+
     @property
-    def symbols(self) -> dict[str, int]:
-        return {"PAGES": self.num_pages, "SLOTS": self.num_slots}
+    def pointer(self) -> int:
+        return self.whole.pointer + self.offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,9 @@ class Executor:
         max_decode_rows: sequences per decode launch at most.
         poison: NaN in workspace before each step and in unowned cache memory from the start.
 
+    Attributes:
+        arena: the buffer of all caches (cache/layout.py).
+
     Raises:
         K3Error: K3-R001, K3-R002 (weights), K3-R007 (several ranks), K3-K009, K3-R009 (device).
     """
@@ -95,9 +108,9 @@ class Executor:
         device.load(package)
         self.package, self.device, self.sizes = package, device, sizes
         self._segment_chunks = segment_chunks
-        self._constants = {**sizes.symbols, "rank": 0}
-        self._fixed = self._load_weights(checkpoint, allow_nan_scales)
-        self._fixed |= self._make_state(poison)
+        self._constants = {**sizes.map.symbols, "rank": 0}
+        self.arena = device.allocate(sizes.map.num_bytes, fill=POISON_BYTE if poison else 0)
+        self._fixed = self._load_weights(checkpoint, allow_nan_scales) | self._states()
         kernels = {k.symbol: k for k in manifest.kernels}
         self._runners = {
             phase: PlanRunner(device, plan, kernels, self._fixed, self._constants, poison=poison)
@@ -132,24 +145,22 @@ class Executor:
             params[f"w:{param.name}"] = ref
         return params
 
-    def _make_state(self, poison: bool) -> dict[str, TensorRef]:
-        records = state_records(self.package.manifest, self.package.plans.values())
-        return {name: self._make_one(record, poison) for name, record in records.items()}
-
-    def _make_one(self, record: StateRecord, poison: bool) -> TensorRef:
-        shape = tuple(evaluate(extent, self._constants) for extent in record.shape)
-        fill = POISON_BYTE if poison else 0
-        buffer: Buffer = self.device.allocate(record.num_bytes(self._constants), fill=fill)
-        return TensorRef(buffer, record.dtype, shape)
+    def _states(self) -> dict[str, TensorRef]:
+        """Every layer's part of the arena, as a kernel sees it: ``[items, pitch, ...]``."""
+        where, refs = self.sizes.map, dict[str, TensorRef]()
+        for name, record in state_records(
+            self.package.manifest, self.package.plans.values()
+        ).items():
+            items, _, *inner = (evaluate(extent, self._constants) for extent in record.shape)
+            offset = where.state_at(name)
+            part = _Part(self.arena, offset, where.num_bytes - offset)
+            shape = (items, where.layout.pitches[pitch_of(name)], *inner)
+            refs[name] = TensorRef(part, record.dtype, shape)
+        return refs
 
     @property
     def vocab_size(self) -> int:
         return self.package.manifest.config.vocab_size
-
-    @property
-    def state(self) -> Mapping[str, TensorRef]:
-        """The cache buffers by name, for checks and transfers."""
-        return {n: ref for n, ref in self._fixed.items() if not n.startswith("w:")}
 
     def runner(self, phase: Phase) -> PlanRunner:
         """The bound plan of a phase, for checks and timing."""
@@ -214,9 +225,3 @@ def _check_ranks(package: Package) -> None:
         found=f"tp {tp}, ep {package.manifest.parallel.ep}",
         hint="compile with --tp 1, or verify and bench the kernels of this package alone",
     )
-
-
-def default_sizes(*, max_context: int, max_sequences: int, page_tokens: int) -> CacheSizes:
-    """Room for ``max_sequences`` of ``max_context`` tokens each, and the trash page and slot."""
-    columns = cdiv(max_context, page_tokens)
-    return CacheSizes(max_sequences * columns + 1, max_sequences + 1, columns)

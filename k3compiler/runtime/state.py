@@ -11,7 +11,8 @@ from k3compiler.dtypes import itemsize
 from k3compiler.package.expr import Expr, evaluate
 from k3compiler.package.manifest import BufferRecord, Manifest, Plan
 
-STATE_PREFIXES = ("kda_state.", "kda_conv.", "mla_cache.")
+PAGES_STATE = "mla_cache."
+STATE_PREFIXES = ("kda_state.", "kda_conv.", PAGES_STATE)
 
 
 @dataclass(frozen=True, slots=True)

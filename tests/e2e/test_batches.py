@@ -80,6 +80,7 @@ def _step(
     chunks: list[SeqChunk] = []
     for cache, ids in zip(caches, new, strict=True):
         engine.cache.grow(cache, cache.context_tokens + len(ids))
+    for cache, ids in zip(caches, new, strict=True):
         chunks.append(SeqChunk(ids, cache.context_tokens, cache.slot, cache.pages, "all"))
     is_decode = caches[0].context_tokens > 0
     run = engine.executor.decode if is_decode else engine.executor.prefill

@@ -137,7 +137,7 @@ def test_preempted_and_resumed(nano: Model, make: Make) -> None:
     roomy = make()
     expected = [done.tokens for done in roomy.generate(prompts, params)]
     assert roomy.metrics()["num_preemptions_total"] == 0
-    engine = make(num_pages=8)
+    engine = make(num_pages=8, memory="static")
     assert [done.tokens for done in engine.generate(prompts, params)] == expected
     assert engine.metrics()["num_preemptions_total"] > 0
     assert_idle(engine)
@@ -146,7 +146,7 @@ def test_preempted_and_resumed(nano: Model, make: Make) -> None:
 def test_prefixes_come_back_from_host_memory(nano: Model, make: Make) -> None:
     """Room for one long prompt: the second pushes the first out, to the host and not away."""
     first, second = nano.tokens[:450], nano.tokens[20:470]
-    engine = make(num_pages=9, max_sequences=2, host_bytes=2**26)
+    engine = make(num_pages=9, max_sequences=2, memory="static", host_bytes=2**26)
     whole = engine.logits(first)[-1]
     for prompt, cached in [(first, 0), (second, 0), (first, 448), (second, 448)]:
         found, hit = last_logits(engine, prompt)
@@ -154,7 +154,7 @@ def test_prefixes_come_back_from_host_memory(nano: Model, make: Make) -> None:
         if prompt is first:
             assert np.array_equal(found, whole)
         engine.cache.check_integrity()
-    lost = make(num_pages=9, max_sequences=2)
+    lost = make(num_pages=9, max_sequences=2, memory="static")
     assert [last_logits(lost, p)[1] for p in (first, second, first)] == [0, 0, 0]
     assert_idle(engine)
 

@@ -174,7 +174,7 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        (lambda d: d.update(schema=2), "K3-K004"),
+        (lambda d: d.update(schema=1), "K3-K004"),
         (lambda d: d.pop("schema"), "K3-K003"),
         (lambda d: d.pop("kernels"), "K3-K003"),
         (lambda d: d.update(surprise=1), "K3-K003"),

@@ -184,8 +184,9 @@ def _match_shape(where: str, argument: ArgumentInfo, ref: Ref, symbols: dict[str
         same = all(isinstance(a, str) or a == b for a, b in pairs)
         assert same, f"{where}: {shape} is not {ref.name} {ref.shape}"
     for i in symbolic:
-        known = symbols.setdefault(str(shape[i]), str(ref.shape[i]))
-        assert known == str(ref.shape[i]), f"{where}: {shape[i]} is {known} and {ref.shape[i]}"
+        extent = ref.pitch if i == 1 and ref.pitch else str(ref.shape[i])
+        known = symbols.setdefault(str(shape[i]), extent)
+        assert known == extent, f"{where}: {shape[i]} is {known} and {extent}"
 
 
 def substitute(rule: Expr, symbols: Mapping[str, str]) -> str:

@@ -43,16 +43,20 @@ def _times(argument: ArgumentInfo) -> int:
 def _touched(kernel: Kernel, argument: ArgumentInfo, facts: Params) -> str:
     """Elements of an argument that a launch must touch."""
     assert argument.shape is not None
-    rows, *inner = (f"({n})" for n in argument.shape)
+    rows, *inner = (f"({_OWN_ROWS.get(n, n)})" for n in argument.shape)
     columns = "*".join(["1", *inner])
     leading = _ROWS.get((kernel.family, argument.name)) or _ANY_ROWS.get(argument.shape[0], rows)
-    if "{" in leading:
-        leading = leading.format(**facts)
-    return f"{leading}*{columns}"
+    return f"{leading}*{columns}".format(**facts)
 
 
 # Only the rows of a step's sequences are touched in the caches.
 _ANY_ROWS: dict[int | str, str] = {"SLOTS": "S", "PAGES": "(S*P)"}
+# Of an item of a cache, a layer's own part (package/pitches.py).
+_OWN_ROWS: dict[int | str, str] = {
+    "SLOT_HEADS": "{heads}",
+    "SLOT_TAPS": "{conv_size}-1",
+    "PAGE_ROWS": "{page_tokens}",
+}
 # What else a launch reads only in part: (family, argument) -> rows.
 _PAIRS = "cdiv(T*{top_k}*{experts}, {num_experts})"
 _EXPERTS_USED = f"min({{experts}}, {_PAIRS})"

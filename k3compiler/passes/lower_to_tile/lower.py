@@ -9,6 +9,7 @@ from typing import Any
 
 from k3compiler.ir.dialect import plain, shape
 from k3compiler.package.manifest import ParamRecord, Plan, Step
+from k3compiler.package.pitches import pitch_of
 from k3compiler.passes.lower_to_tile.basics import dtype_of
 from k3compiler.passes.lower_to_tile.branches import access_of, branched
 from k3compiler.passes.lower_to_tile.builder import Kernels, PlanBuilder, Scheduler
@@ -102,7 +103,8 @@ def _bind_arguments(builder: PlanBuilder, function: Any) -> dict[str, Ref]:
         elif name != "batch":
             extent = "PAGES" if name.startswith("mla_cache") else "SLOTS"
             inner = tuple(n for n in shape(value)[1:] if n is not None)
-            states[name] = builder.bind(value, Ref(name, dtype_of(value), (extent, *inner)))
+            ref = Ref(name, dtype_of(value), (extent, *inner), pitch=pitch_of(name))
+            states[name] = builder.bind(value, ref)
     return states
 
 

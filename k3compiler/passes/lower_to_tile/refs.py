@@ -15,6 +15,7 @@ class Ref:
     """A row-major buffer of the plan, or its columns ``offset .. offset + cols``.
 
     ``shape`` is the whole buffer's, leading extent first; ``name`` is what a plan's argument list says.
+    ``pitch`` is the symbol of the rows between two items of a state (package/pitches.py).
     """
 
     name: str
@@ -22,6 +23,7 @@ class Ref:
     shape: tuple[Expr, ...]
     offset: int = 0
     cols: int | None = None
+    pitch: str | None = None
 
     @property
     def width(self) -> int:

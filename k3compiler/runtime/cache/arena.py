@@ -171,6 +171,7 @@ class Arena:
     Attributes:
         ops: what the device has to do, in order; whoever runs it empties it.
         num_moved: items that compactions moved so far.
+        is_frozen: a step is in flight: what would need a move is not given.
     """
 
     def __init__(
@@ -213,7 +214,10 @@ class Arena:
         return need <= self.num_bytes
 
     def allocate(self, side: Side, count: int) -> Ints | None:
-        """Ids of ``count`` items, all or nothing; compacts the other side where bytes lack."""
+        """Ids of ``count`` items, all or nothing; compacts the other side where bytes lack.
+
+        None where they do not fit, or not without a move that may not be made now.
+        """
         if count > self.allocatable(side) and not self._make_gap(side, count):
             return None
         ids = side.take(count)
@@ -228,7 +232,8 @@ class Arena:
         short = (count - len(side.holes)) * side.item_bytes - self.gap_bytes
         if short > len(other.holes) * other.item_bytes:
             return False
-        assert not self.is_frozen, "a move while a step is in flight"
+        if self.is_frozen:
+            return False
         move = other.retreat(cdiv(short, other.item_bytes))
         if move is None:
             return False

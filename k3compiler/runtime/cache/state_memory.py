@@ -1,21 +1,16 @@
-"""The cache's operations on a device's state buffers, one per layer.
+"""The cache's operations on the bytes of a device: copies within one buffer, and to the host.
 
-A place of the arena is a row of every buffer of its kind, after row 0, which belongs to nobody
-(padding rows of a step own it):
-
-    kda_state.<l>, kda_conv.<l>   row = place of the slot + 1
-    mla_cache.<l>                 row = place of the page + 1
+Places are the arena's, rows are what kernels see of them: ``cache/layout.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from math import prod
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from k3compiler.dtypes import itemsize
+from k3compiler.runtime.cache.layout import CacheMap
 from k3compiler.runtime.cache.ops import (
     CopyCells,
     CopyStates,
@@ -28,32 +23,43 @@ from k3compiler.runtime.cache.ops import (
     Spill,
     ZeroPages,
 )
-from k3compiler.runtime.device.base import Device, TensorRef
-
-FIRST_ROW = 1
+from k3compiler.runtime.device.base import Buffer, Device, TensorRef
 
 
 class StateMemory:
-    """Views of the state buffers, and what the lower tier keeps.
+    """Views of the buffer's bytes, and what the lower tier keeps.
 
-    Args:
-        state: the executor's state buffers by name.
+    Whole slots and pages are copied and cleared one by one (a memory copy each, in order on the
+    device's stream); only cells are gathered.
 
     Attributes:
-        state_bytes, token_bytes: of one slot and of one token's cells, over all layers.
+        map: where everything lies.
     """
 
-    def __init__(self, device: Device, state: Mapping[str, TensorRef]) -> None:
-        pages = {n: r for n, r in state.items() if n.startswith("mla_cache.")}
-        slots = {n: r for n, r in state.items() if n not in pages}
-        self._views: dict[Kind, list[Any]] = {
-            "page": [device.tensor(r) for r in pages.values()],
-            "state": [device.tensor(r) for r in slots.values()],
+    def __init__(self, device: Device, buffer: Buffer, where: CacheMap) -> None:
+        self.map = where
+        layout = where.layout
+        whole = device.tensor(TensorRef(buffer, "i8", (where.num_bytes,)))
+        slots = whole[where.slots_at :][: where.num_slot_rows * layout.slot_bytes]
+        pages = whole.reshape(where.num_page_rows, layout.page_bytes)
+        self._rows: dict[Kind, Any] = {
+            "state": slots.reshape(where.num_slot_rows, layout.slot_bytes),
+            "page": pages,
         }
-        self.state_bytes = max(1, sum(_row_bytes(r) for r in slots.values()))
-        tokens = sum(_row_bytes(r) // r.shape[1] for r in pages.values())
-        self.token_bytes = max(1, tokens)
-        self._host: dict[int, list[Any]] = {}
+        cells = (where.num_page_rows, layout.num_mla_layers, -1, max(1, layout.cell_bytes))
+        self._cells = pages.reshape(cells) if layout.num_mla_layers else pages[:, None, None]
+        self._host: dict[int, Any] = {}
+
+    def slot_rows(self, places: Ints) -> Ints:
+        """The rows of slots."""
+        return places + self.map.first_slot_row
+
+    def page_rows(self, places: Ints) -> Ints:
+        """The rows of pages."""
+        return self.map.num_page_rows - 1 - places
+
+    def _rows_of(self, kind: Kind, places: Ints) -> Ints:
+        return self.slot_rows(places) if kind == "state" else self.page_rows(places)
 
     def run(self, ops: Iterable[Op]) -> None:
         """Execute in order."""
@@ -63,52 +69,63 @@ class StateMemory:
     def _run_one(self, op: Op) -> None:
         match op:
             case Move(kind, src, dst):
-                self._copy(kind, src, dst)
+                self._copy(kind, self._rows_of(kind, src), self._rows_of(kind, dst))
             case CopyStates(src, dst):
-                self._copy("state", src, dst)
-            case ZeroPages(pages):
-                for view in self._views["page"]:
-                    view[_rows(pages)] = 0
+                self.copy_slots(self.slot_rows(src), self.slot_rows(dst))
+            case ZeroPages(places):
+                for begin, end in _runs(self.page_rows(places)):
+                    self._rows["page"][begin:end] = 0
             case CopyCells(src, dst, count):
-                for view in self._views["page"]:
-                    view[dst + FIRST_ROW, :count] = view[src + FIRST_ROW, :count]
+                own, other = self.page_rows(np.array([dst, src])).tolist()
+                self._cells[own, :, :count] = self._cells[other, :, :count]
             case Spill(kind, handle, places, cells):
-                self._host[handle] = [
-                    _copied(v[_at(kind, places, cells)]) for v in self._views[kind]
-                ]
+                self._host[handle] = _to_host(self._part(kind, places, cells))
             case Restore(kind, handle, places, cells):
-                for view, kept in zip(self._views[kind], self._host[handle], strict=True):
-                    view[_at(kind, places, cells)] = _beside(kept, view)
+                self._restore(kind, self._host[handle], places, cells)
             case DropHost(handle):
                 del self._host[handle]
 
     def _copy(self, kind: Kind, src: Ints, dst: Ints) -> None:
-        for view in self._views[kind]:
-            view[_rows(dst)] = view[_rows(src)]
+        rows = self._rows[kind]
+        for own, other in zip(dst.tolist(), src.tolist(), strict=True):
+            rows[own] = rows[other]
 
-    def roll(self, src: Ints, dst: Ints) -> None:
-        """Copy live states where decoding stands on a unit boundary (places)."""
-        if len(src):
-            self._copy("state", src, dst)
+    def copy_slots(self, src: Ints, dst: Ints) -> None:
+        """Whole slots, by rows, one after another."""
+        self._copy("state", src, dst)
 
+    def _part(self, kind: Kind, places: Ints, cells: Ints) -> Any:
+        """A slot ``[slot bytes]``, or cells ``[n, layers, cell bytes]`` (those are a copy)."""
+        rows = self._rows_of(kind, places).tolist()
+        if kind == "state":
+            return self._rows["state"][rows[0]]
+        return self._cells[rows, :, cells.tolist()]
 
-def _at(kind: Kind, places: Ints, cells: Ints) -> Any:
-    return _rows(places) if kind == "state" else (_rows(places), cells.tolist())
-
-
-def _rows(places: Ints) -> list[int]:
-    return (places + FIRST_ROW).tolist()
-
-
-def _copied(rows: Any) -> Any:
-    """Advanced indexing copies on the device; a torch tensor goes to the host."""
-    return rows.copy() if isinstance(rows, np.ndarray) else rows.cpu()
-
-
-def _beside(kept: Any, view: Any) -> Any:
-    """What the host kept, where the view is."""
-    return kept if isinstance(kept, np.ndarray) else kept.to(view.device)
+    def _restore(self, kind: Kind, kept: Any, places: Ints, cells: Ints) -> None:
+        rows = self._rows_of(kind, places).tolist()
+        if kind == "state":
+            self._rows["state"][rows[0]] = _to_device(kept, self._cells)
+        else:
+            self._cells[rows, :, cells.tolist()] = _to_device(kept, self._cells)
 
 
-def _row_bytes(ref: TensorRef) -> int:
-    return prod(ref.shape[1:]) * itemsize(ref.dtype)
+def _runs(rows: Ints) -> Iterator[tuple[int, int]]:
+    """``[begin, end)`` of neighbouring rows."""
+    ordered = np.sort(rows)
+    for run in np.split(ordered, np.flatnonzero(np.diff(ordered) != 1) + 1):
+        if len(run):
+            yield int(run[0]), int(run[-1]) + 1
+
+
+def _to_host(part: Any) -> Any:
+    """A copy in host memory, pinned where the part is on a GPU: nobody waits for it."""
+    if isinstance(part, np.ndarray):
+        return part.copy()
+    host = part.new_empty(part.shape, device="cpu", pin_memory=part.is_cuda)
+    return host.copy_(part, non_blocking=True)
+
+
+def _to_device(kept: Any, like: Any) -> Any:
+    if isinstance(kept, np.ndarray):
+        return kept
+    return kept.to(like.device, non_blocking=True)
