@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,10 +13,9 @@ from k3compiler.config import ModelConfig
 from k3compiler.graph.build import build_graph
 from k3compiler.graph.checkpoint import check_checkpoint, load_checkpoint_config
 from k3compiler.graph.config_import import resolve_model
+from k3compiler.ir.location import Origin
 from k3compiler.package.manifest import (
-    ArgRecord,
-    FloorRecord,
-    KernelRecord,
+    LaunchStep,
     Manifest,
     ParallelRecord,
     TargetRecord,
@@ -23,23 +24,22 @@ from k3compiler.package.manifest import (
 )
 from k3compiler.package.report import render_report
 from k3compiler.package.writer import PackageWriter
-from k3compiler.passes.lower_to_tile.builder import Kernel, Kernels
-from k3compiler.passes.lower_to_tile.floors import floor_of
+from k3compiler.passes.lower_to_tile.builder import Kernels
 from k3compiler.passes.lower_to_tile.lower import Lowered, lower_to_tile, merge_params
 from k3compiler.passes.pipelines import LoweringOptions, pipeline
 from k3compiler.targets.amd.flydsl.weights import shuffled_params
-from k3compiler.targets.backend import BuildRequest, BuiltKernel
+from k3compiler.targets.backend import BuiltKernel
 from k3compiler.targets.base import TargetSpec, find_target
 from k3compiler.targets.build import build_kernels
-from k3compiler.targets.cpu.backend import link_libraries
+from k3compiler.targets.kernel_files import request_of, write_kernels, write_libraries
 from k3compiler.targets.schedule import block_part, launch_part, schedule_for
+from k3compiler.targets.tuning.prepare import Source
 
 Phase = Literal["prefill", "decode"]
 Dtype = Literal["float32", "bfloat16"]
 Moe = Literal["a16w4", "a8w4"]
 Progress = Callable[[str, int, int], None]
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
-SUFFIXES = {"ptx": "ptx", "cubin": "cubin", "s": "s", "hsaco": "hsaco"}
 
 
 def compile_model(
@@ -75,7 +75,7 @@ def compile_model(
             config, spec, kernels, tp=tp, ep=ep or tp, dtype=precision, moe=moe, progress=progress
         )
         built = _build(kernels, spec, progress)
-        records = _write_kernels(writer, kernels, built, config)
+        records = write_kernels(writer, kernels, built, config)
         plans = {phase: writer.add_plan(low.plan) for phase, low in lowered.items()}
         params = shuffled_params(
             merge_params(lowered.values()),
@@ -83,22 +83,60 @@ def compile_model(
             {record.symbol: record for record in records},
         )
         writer.add_weights(WeightMap(params))
-        manifest = Manifest(
-            version=k3compiler.__version__,
-            model=config.to_dict(),
-            model_id=model_digest(config.to_dict()),
-            target=TargetRecord(spec.name, spec.kind, spec.isa),
-            dtype=precision,
-            moe=moe,
+        manifest = replace(
+            _manifest(config, spec, precision, moe, ParallelRecord(tp, ep or tp)),
             kernels=records,
             plans=plans,
-            parallel=ParallelRecord(tp, ep or tp),
-            libraries=_write_libraries(writer, spec, built),
+            libraries=write_libraries(writer, spec, built),
         )
         report = render_report(manifest, [low.plan for low in lowered.values()])
         writer.add_text("report.html", report)
         writer.commit(manifest)
     return out
+
+
+def tuning_sources(
+    model: str,
+    *,
+    target: str,
+    phase: Phase,
+    tp: int = 1,
+    ep: int | None = None,
+    dtype: Dtype | None = None,
+    moe: Moe = "a16w4",
+) -> tuple[Manifest, list[Source]]:
+    """The kernels that a model's package would launch in one phase, and that package's manifest without files.
+
+    Arguments and errors are those of :func:`compile_model`.
+    """
+    spec, config, kernels = find_target(target), _model_config(model), Kernels()
+    precision: Dtype = dtype or spec.default_dtype
+    lowered = lower_model(config, spec, kernels, tp=tp, ep=ep or tp, dtype=precision, moe=moe)
+    launched = [s.launch for s in lowered[phase].plan.steps if isinstance(s, LaunchStep)]
+    counts = Counter(launched)
+    by_symbol = {k.symbol: k for k in kernels.by_key.values()}
+    sources = [
+        Source(k.family, phase, k.params, k.options, Origin(k.op, None, k.equation), count)
+        for k, count in ((by_symbol[symbol], count) for symbol, count in counts.most_common())
+    ]
+    return _manifest(config, spec, precision, moe, ParallelRecord(tp, ep or tp)), sources
+
+
+def _manifest(
+    config: ModelConfig, spec: TargetSpec, dtype: Dtype, moe: Moe, parallel: ParallelRecord
+) -> Manifest:
+    """What is known before a kernel is built."""
+    return Manifest(
+        version=k3compiler.__version__,
+        model=config.to_dict(),
+        model_id=model_digest(config.to_dict()),
+        target=TargetRecord(spec.name, spec.kind, spec.isa),
+        dtype=dtype,
+        moe=moe,
+        kernels=(),
+        plans={},
+        parallel=parallel,
+    )
 
 
 def _model_config(model: str) -> ModelConfig:
@@ -145,77 +183,6 @@ def lower_model(
 
 
 def _build(kernels: Kernels, spec: TargetSpec, progress: Progress | None) -> dict[str, BuiltKernel]:
-    requests = [_request(k) for k in kernels.by_key.values()]
+    requests = [request_of(k) for k in kernels.by_key.values()]
     report = None if progress is None else lambda done, total: progress("kernels", done, total)
     return build_kernels(requests, spec, progress=report)
-
-
-def _request(kernel: Kernel) -> BuildRequest:
-    shape = ", ".join(f"{k}={v}" for k, v in kernel.params.items())
-    layers = tuple(sorted(kernel.layers))
-    return BuildRequest(
-        kernel.symbol,
-        kernel.text,
-        kernel.options,
-        kernel.op,
-        layers,
-        shape,
-        family=kernel.family,
-        params=kernel.params,
-    )
-
-
-def _write_kernels(
-    writer: PackageWriter, kernels: Kernels, built: Mapping[str, BuiltKernel], config: ModelConfig
-) -> tuple[KernelRecord, ...]:
-    """Every kernel's files, and its record."""
-    records: list[KernelRecord] = []
-    num_experts = config.moe.num_experts if config.moe else 1
-    for kernel in sorted(kernels.by_key.values(), key=lambda k: k.symbol):
-        binary = built[kernel.symbol]
-        files = {"tile": writer.add_text(f"kernels/{kernel.symbol}.tile.mlir", kernel.text)}
-        for kind, suffix in SUFFIXES.items():
-            if kind in binary.files:
-                name = f"kernels/{kernel.symbol}.{suffix}"
-                files[kind] = writer.add_bytes(name, binary.files[kind])
-        records.append(_record(kernel, binary, files, floor_of(kernel, num_experts=num_experts)))
-    return tuple(records)
-
-
-def _record(
-    kernel: Kernel, binary: BuiltKernel, files: dict[str, str], floor: FloorRecord
-) -> KernelRecord:
-    arguments = tuple(
-        ArgRecord(a.name, "scalar", a.dtype)
-        if a.shape is None
-        else ArgRecord(a.name, "buffer", a.dtype, a.shape, None, _access(a.access))
-        for a in kernel.info.arguments
-    )
-    return KernelRecord(
-        symbol=kernel.symbol,
-        family=kernel.family,
-        op=kernel.op,
-        args=arguments,
-        grid=kernel.info.grid,
-        params=dict(kernel.params),
-        equation=kernel.equation,
-        layers=tuple(sorted(kernel.layers)),
-        files=files,
-        launch=binary.launch,
-        resources=binary.resources,
-        schedule=dict(kernel.options),
-        floor=floor,
-    )
-
-
-def _access(text: str) -> Literal["r", "w", "rw"]:
-    assert text in ("r", "w", "rw")
-    return text
-
-
-def _write_libraries(
-    writer: PackageWriter, spec: TargetSpec, built: Mapping[str, BuiltKernel]
-) -> dict[str, str]:
-    """The shared objects of a CPU package, one an instruction level."""
-    libraries = {} if spec.is_gpu else link_libraries(built)
-    return {level: writer.add_bytes(f"lib/{level}.so", data) for level, data in libraries.items()}

@@ -116,6 +116,11 @@ CATALOGUE: dict[str, Entry] = {
         "package of another dtype",
         "A package computes in the one activation dtype it was compiled for. Compile the model again with --dtype.",
     ),
+    "K3-K022": Entry(
+        "not what tuning made",
+        "`k3c tune` goes package or model -> bundle (--prepare) -> measurement (--measure, where the device is) -> "
+        "schedule table (--apply). The file or directory given is of another step, or was edited.",
+    ),
     "K3-T001": Entry(
         "no target of that name",
         "Targets are chips by name; `k3c targets` lists them with their ISA and what was verified on each.",

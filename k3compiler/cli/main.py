@@ -24,6 +24,7 @@ from k3compiler.cli.logits import logits_command
 from k3compiler.cli.opt_command import opt_command
 from k3compiler.cli.simulate import simulate_command
 from k3compiler.cli.targets import targets_command
+from k3compiler.cli.tune import tune_command
 from k3compiler.cli.verify import verify_command
 from k3compiler.errors import K3Error
 
@@ -47,6 +48,7 @@ COMMANDS = {
     "inspect": inspect_command,
     "verify": verify_command,
     "bench": bench_command,
+    "tune": tune_command,
     "generate": generate_command,
     "logits": logits_command,
     "eval": eval_command,

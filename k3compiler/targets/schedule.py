@@ -8,7 +8,8 @@ A value to set may depend on a parameter: ``{"cover": "N", "at_least": 16, "at_m
 two that holds N, within those bounds. ``targets`` may be left out (every target of the vendor), and so may ``when``:
 a parameter equals a value, lies in an inclusive ``[low, high]`` where null is open, or is as
 ``{"multiple_of": 64, "at_least": 512}`` says. ``form`` names the compiler where a target has a choice (AMD: ``flydsl``,
-else Triton). Key by key the last entry that fits wins, in the order of the files' names and of their entries.
+else Triton). ``note`` is for readers: where a line came from. Key by key the last entry that fits
+wins, in the order of the files' names and of their entries.
 """
 
 from __future__ import annotations
@@ -58,6 +59,12 @@ def _value(rule: Any, params: Mapping[str, Any]) -> Any:
         return rule
     covered = 1 << max(params[rule["cover"]] - 1, 0).bit_length()
     return min(max(covered, rule.get("at_least", 1)), rule.get("at_most", covered))
+
+
+def set_keys(family: str, vendor: str) -> frozenset[str]:
+    """Everything that some entry sets for a family."""
+    chosen = (e["set"] for e in _entries(vendor) if e["family"] in (family, ANY_FAMILY))
+    return frozenset(key for part in chosen for key in part)
 
 
 def launch_part(schedule: Mapping[str, Any]) -> dict[str, Any]:

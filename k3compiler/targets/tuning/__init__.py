@@ -1,0 +1,1 @@
+"""Choosing schedules: the space of candidates, what they should cost, and the table that measurements make."""

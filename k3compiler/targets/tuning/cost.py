@@ -1,0 +1,101 @@
+"""A cost model: microseconds of a launch from bytes, flops, the grid and what fits on a multiprocessor at a time.
+
+It ranks schedules of one kernel; its microseconds are not to be believed beyond that. A program's chain of waits and
+what the whole grid asks of memory and matrix units are both lower bounds, and the larger one counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from k3compiler.package.manifest import LaunchRecord, ResourceRecord
+from k3compiler.targets.base import KIB, TargetSpec
+from k3compiler.targets.tuning.work import Work
+
+LAUNCH_S = 1.5e-6
+LATENCY_S = 0.8e-6  # of a read from memory
+WAIT_S = 0.12e-6  # of one iteration: barriers and the product's own latency
+RATE = 0.9  # what streaming reaches of the peak
+CACHE_FACTOR = 2.2  # the last cache's rate over memory's
+UNIT_FACTOR = 2.5  # what one multiprocessor can pull over its share
+ELEMENTS_PER_S = 128 * 1.7e9 / 4  # a multiprocessor, at four instructions an element
+SPILL_PENALTY = 1.5
+MAX_PROGRAMS = 32
+THREADS = 2048
+REGISTERS = 65536
+WIDEST = 255
+RESERVED_BYTES = KIB  # of shared memory, a program
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What one program takes of a multiprocessor."""
+
+    warps: int
+    stages: int
+    registers: int
+    shared_bytes: int
+    spills: bool = False
+
+    @classmethod
+    def guess(cls, work: Work, *, warps: int, stages: int, warp_size: int) -> Footprint:
+        """Before the kernel is built."""
+        registers = 40 + work.held_bytes // (4 * warps * warp_size)
+        shared = work.staged_bytes * max(stages, 1)
+        return cls(warps, stages, min(registers, WIDEST), shared, registers > WIDEST)
+
+    @classmethod
+    def of_built(cls, launch: LaunchRecord, resources: ResourceRecord) -> Footprint:
+        """As the toolchain reported it."""
+        return cls(
+            launch.num_warps,
+            launch.num_stages,
+            max(resources.registers, 16),
+            launch.shared_bytes,
+            resources.spill_bytes > 0,
+        )
+
+    def fits(self, spec: TargetSpec) -> bool:
+        return spec.shared_limit_bytes is None or self.shared_bytes <= spec.shared_limit_bytes
+
+    def programs_at_once(self, spec: TargetSpec) -> int:
+        """Programs that one multiprocessor holds."""
+        threads = self.warps * spec.warp_size
+        shared = spec.shared_limit_bytes or 0
+        limits = [MAX_PROGRAMS, THREADS // threads, REGISTERS // (threads * self.registers)]
+        if shared:
+            limits.append(shared // (self.shared_bytes + RESERVED_BYTES))
+        return max(min(limits), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch: its programs, and the least bytes and flops of the whole."""
+
+    programs: int
+    floor_bytes: int
+
+
+def predict_us(work: Work, foot: Footprint, launch: Launch, spec: TargetSpec) -> float:
+    """Microseconds of a launch of a kernel on a GPU."""
+    units, rate = spec.num_units or 1, (spec.bytes_per_s or 1e11) * RATE
+    at_once = foot.programs_at_once(spec)
+    waves = ceil(launch.programs / (units * at_once))
+    busiest = ceil(launch.programs / units)
+    moved = work.first_bytes + work.loop_bytes + work.written_bytes
+    ahead = max(foot.stages - 1, 1)
+    chain = (LATENCY_S if work.first_bytes else 0.0) + work.steps * max(LATENCY_S / ahead, WAIT_S)
+    alone = work.elements / ELEMENTS_PER_S * 4 / min(foot.warps, 4)
+    flops = spec.flops.get("bf16", 1e12) / units
+    bounds = (
+        waves * (chain + alone),
+        launch.floor_bytes / rate,
+        launch.programs * moved / (rate * CACHE_FACTOR),
+        busiest * moved / (rate * UNIT_FACTOR / units),
+        busiest * (work.matrix_flops / flops + work.elements / ELEMENTS_PER_S),
+    )
+    # two bounds near each other do not overlap wholly
+    first, second = sorted(bounds, reverse=True)[:2]
+    seconds = (first + 0.3 * second) * (SPILL_PENALTY if foot.spills else 1.0) + LAUNCH_S
+    return round(seconds * 1e6, 3)
