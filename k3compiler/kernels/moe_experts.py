@@ -15,6 +15,7 @@ from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, dot, dot_scaled, rsqrt, where
 from k3compiler.kernels.activation import gated
 from k3compiler.kernels.moe_route import token_of
+from k3compiler.kernels.mx_quantize import to_mxfp8
 
 Operand = tuple[Tile, Tile | None]
 
@@ -151,7 +152,7 @@ def moe_gate_up(
 ) -> None:
     """``h = act(x w1ᵀ, x w3ᵀ)`` of every sorted row; programs (columns of h, block).
 
-    Row i belongs to pair ``pairs[i]`` and reads token ``pairs[i] // K``. Blocks whose block_expert is -1 write nothing.
+    Where ``dtype`` is e4m3, h is MXFP8 made from the f32 result, with h_scale ``[ROWS, inner/32]`` i8. Row i belongs to pair ``pairs[i]`` and reads token ``pairs[i] // K``. Blocks whose block_expert is -1 write nothing.
 
     Shapes: x ``[T, in_cols]`` (``width`` columns from ``in_offset``; a8w4: e4m3 ``[T, width]`` and x_scale
     ``[T, width/32]`` i8); w1, w3 ``[experts, inner, width]`` (packed: i8 ``[.., width/2]`` with s1, s3 i8
@@ -174,6 +175,8 @@ def moe_gate_up(
     pairs = p.buffer("pairs", "i32", ("ROWS",))
     block_expert = p.buffer("block_expert", "i32", ("NB",))
     h = p.buffer("h", dtype, ("ROWS", inner), "w")
+    is_mx = dtype == "e4m3"
+    h_scale = p.buffer("h_scale", "i8", ("ROWS", inner // MX_GROUP), "w") if is_mx else None
     n, block = p.program_id(0) * block_n, p.program_id(1)
     expert, first = block_expert.load((block,)), block * block_rows
     product = _Product(format, dtype, swap)
@@ -189,7 +192,12 @@ def moe_gate_up(
             )
         gate, up = p.results()
         out = gated(gate, up, activation=activation, beta=beta, linear_beta=linear_beta)
-        h.store((first, n), product.rows_first(out.to(dtype)))
+        if h_scale is None:
+            h.store((first, n), product.rows_first(out.to(dtype)))
+        else:
+            values, scale = to_mxfp8(product.rows_first(out), block_rows, block_n)
+            h.store((first, n), values)
+            h_scale.store((first, p.program_id(0) * (block_n // MX_GROUP)), scale)
     p.grid(f"cdiv({inner}, {block_n})", "NB")
 
 

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from k3compiler.config import MX_GROUP
 from k3compiler.dialects.tile.builder import Program
-from k3compiler.dialects.tile.values import maximum, where
+from k3compiler.dialects.tile.values import Tile, maximum, where
 from k3compiler.dtypes import E4M3_EMAX, SCALE_BIAS, SCALE_NAN
 
 MANTISSA_BITS = 23
+
+
+def to_mxfp8(x: Tile, rows: int, cols: int) -> tuple[Tile, Tile]:
+    """f32 ``[rows, cols]`` as e4m3 values of that shape and i8 scales ``[rows, cols/32]``."""
+    grouped = x.reshape(rows * cols // MX_GROUP, MX_GROUP)
+    size_bits = (
+        grouped.bitcast("i32") & 0x7FFFFFFF
+    )  # of positive floats: ordered as integers, NaN last
+    exponent = size_bits.max(1) >> MANTISSA_BITS
+    finite = exponent < SCALE_NAN
+    scale = where(finite, maximum(exponent - E4M3_EMAX, 0), SCALE_NAN)
+    inverse = (
+        where(finite, 2 * SCALE_BIAS - scale, SCALE_BIAS) << MANTISSA_BITS
+    )  # bits of 2^(127 - scale)
+    scaled = grouped * inverse.bitcast("f32").expand(1)
+    return scaled.to("e4m3").reshape(rows, cols), scale.to("i8").reshape(rows, cols // MX_GROUP)
 
 
 def mx_quantize(
@@ -32,25 +48,12 @@ def mx_quantize(
     values = p.buffer("values", "e4m3", (rows, cols), "w")
     scales = p.buffer("scale", "i8", (rows, cols // MX_GROUP), "w")
     column, row = p.program_id(0) * block_cols, p.program_id(1) * block_rows
-    num_groups = block_cols // MX_GROUP
     tile = x.load(
         (row, column + in_offset),
         (block_rows, block_cols),
         limits=(p.symbol(rows), in_offset + cols),
     )
-    grouped = tile.to("f32").reshape(block_rows * num_groups, MX_GROUP)
-    size_bits = (
-        grouped.bitcast("i32") & 0x7FFFFFFF
-    )  # of positive floats: ordered as integers, NaN last
-    exponent = size_bits.max(1) >> MANTISSA_BITS
-    finite = exponent < SCALE_NAN
-    scale = where(finite, maximum(exponent - E4M3_EMAX, 0), SCALE_NAN)
-    inverse = (
-        where(finite, 2 * SCALE_BIAS - scale, SCALE_BIAS) << MANTISSA_BITS
-    )  # bits of 2^(127 - scale)
-    scaled = grouped * inverse.bitcast("f32").expand(1)
-    values.store((row, column), scaled.to("e4m3").reshape(block_rows, block_cols))
-    scales.store(
-        (row, p.program_id(0) * num_groups), scale.to("i8").reshape(block_rows, num_groups)
-    )
+    made, scale = to_mxfp8(tile.to("f32"), block_rows, block_cols)
+    values.store((row, column), made)
+    scales.store((row, p.program_id(0) * (block_cols // MX_GROUP)), scale)
     p.grid(f"cdiv({cols}, {block_cols})", f"cdiv({rows}, {block_rows})")

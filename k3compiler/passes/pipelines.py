@@ -15,6 +15,7 @@ from k3compiler.passes.fuse_kda_inputs import FuseKdaInputs
 from k3compiler.passes.fuse_latent_write import FuseLatentWrite
 from k3compiler.passes.fuse_moe import FuseMoe
 from k3compiler.passes.fuse_projections import FuseProjections
+from k3compiler.passes.fuse_requantize import FuseRequantize
 from k3compiler.passes.fuse_residual import FuseResidual
 from k3compiler.passes.fuse_router import FuseRouter
 from k3compiler.passes.levels import VerifyLevel
@@ -39,6 +40,7 @@ PREFILL: Pipeline = (
     FuseResidual(),
     FuseMoe(block_rows=64),
     QuantizeMoe(),
+    FuseRequantize(),
     FuseProjections(),
     VerifyLevel(),
 )
@@ -55,6 +57,7 @@ DECODE: Pipeline = (
     FuseResidual(),
     FuseMoe(block_rows=16),
     QuantizeMoe(),
+    FuseRequantize(),
     FuseProjections(),
     VerifyLevel(),
 )

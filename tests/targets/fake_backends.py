@@ -40,3 +40,16 @@ class Newer(Fake):
 
     def versions(self) -> Mapping[str, str]:
         return {"fake": "2"}
+
+
+class ScaledProductOnOldChip(Fake):
+    """FlyDSL asked for a scaled product on a chip that has none: LLVM ends the process."""
+
+    def compile(self, request: BuildRequest) -> BuiltKernel:
+        from k3compiler.targets.amd.flydsl.adapter import KernelBuilder
+
+        b = KernelBuilder("k", ["!llvm.ptr<1>"], threads=64)
+        fp4, fp8 = (b.op("llvm.mlir.undef", (), f"vector<{n}xi32>") for n in (4, 8))
+        one = b.constant(127)
+        b.store(b.mfma_scaled(fp4, fp8, b.zeros(4), (one, one), (0, 0)), b.arguments[0])
+        return BuiltKernel(request.symbol, {"s": b.assembly("gfx942").encode()})

@@ -62,15 +62,17 @@ def moe_gate_up(params: Params, rng: np.random.Generator, sizes: dict[str, int])
         of_e = np.repeat(block_expert == e, params["block_rows"]) & (pairs >= 0)
         x = z[pairs[of_e] // params["top_k"]]
         want[of_e] = _activate(params, x @ _dense(made, "w1", e).T, x @ _dense(made, "w3", e).T)
-    where = {"h": np.broadcast_to(in_use[:, None], want.shape)}
-    arguments = {
-        **rows,
-        **made,
-        "pairs": pairs,
-        "block_expert": block_expert,
-        "h": poisoned(want.shape, params["dtype"]),
+    expected = {"h": want}
+    if params["dtype"] == "e4m3":
+        values, scale = quantize_mxfp8(want.astype(np.float32))
+        expected = {"h": values.astype(np.float64), "h_scale": scale}
+    where = {name: np.broadcast_to(in_use[:, None], a.shape) for name, a in expected.items()}
+    outputs = {
+        name: poisoned(a.shape, params["dtype"] if name == "h" else "i8")
+        for name, a in expected.items()
     }
-    return Case(arguments, {"h": want}, TOLERANCE[params["dtype"]], where, frozenset({"h"}))
+    arguments = {**rows, **made, "pairs": pairs, "block_expert": block_expert, **outputs}
+    return Case(arguments, expected, TOLERANCE[params["dtype"]], where, frozenset({"h"}))
 
 
 def moe_down(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:

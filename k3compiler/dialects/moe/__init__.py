@@ -1,5 +1,6 @@
 """The moe dialect: router and experts (level 2)."""
 
+from k3compiler.dialects.moe.gate_up_mx import GateUpMx
 from k3compiler.dialects.moe.ops import Combine, Down, GateUp, Moe, RouteTopk, Sort
 
-__all__ = ["Combine", "Down", "GateUp", "Moe", "RouteTopk", "Sort"]
+__all__ = ["Combine", "Down", "GateUp", "GateUpMx", "Moe", "RouteTopk", "Sort"]

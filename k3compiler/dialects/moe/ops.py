@@ -108,6 +108,21 @@ def _grouped_faults(op: Any, x: Any) -> Iterator[Fault]:
         yield typed("x_scale", op.x_scale, "i8")
 
 
+def gate_up_faults(op: Any) -> Iterator[Fault]:
+    """Of the first product, whatever the format of h."""
+    yield from _grouped_faults(op, op.x)
+    yield from activation_faults(op)
+    yield positive("top_k", op.top_k.value)
+    yield positive("block_rows", op.block_rows.value)
+    packed = op.format.value != "plain"
+    yield want("s1 given", packed, op.s1 is not None)
+    yield want("s3 given", packed, op.s3 is not None)
+    (count, inner), width = shape(op.w1)[:2], shape(op.x)[-1]
+    yield from expert_shapes("w1", op.w1, op.s1, count or 0, inner, width)
+    yield from expert_shapes("w3", op.w3, op.s3, count or 0, inner, width)
+    yield shaped("h", op.h, None, inner)
+
+
 class GateUp(MoeOp, name="gate_up"):
     """``h = act(w1 x, w3 x)`` of every sorted row: two grouped GEMMs and the activation.
 
@@ -136,10 +151,7 @@ class GateUp(MoeOp, name="gate_up"):
     s3: Operand[Tensor] | None = None
 
     def faults(self) -> Iterator[Fault]:
-        yield from _grouped_faults(self, self.x)
-        yield from activation_faults(self)
-        yield positive("top_k", self.top_k.value)
-        yield positive("block_rows", self.block_rows.value)
+        yield from gate_up_faults(self)
         yield typed("h", self.h, *FLOATS)
         packed = self.format.value != "plain"
         yield want("s1 given", packed, self.s1 is not None)

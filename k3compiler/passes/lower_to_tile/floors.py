@@ -70,6 +70,7 @@ _ROWS: dict[tuple[str, str], str] = {
     ("kda_conv_state", "x"): "(3*S)",
     ("mla_latent_write", "mla_cache"): "cdiv(T, 64)",
     ("moe_gate_up", "h"): _PAIRS,
+    ("moe_gate_up", "h_scale"): _PAIRS,
     ("moe_gate_up", "pairs"): _PAIRS,
     ("moe_down", "x"): _PAIRS,
     ("moe_down", "x_scale"): _PAIRS,

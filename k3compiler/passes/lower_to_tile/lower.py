@@ -48,6 +48,7 @@ LOWERINGS: dict[str, str] = {
     "moe.route_topk": f"{_HERE}.moe:route_topk",
     "moe.sort": f"{_HERE}.moe:sort",
     "moe.gate_up": f"{_HERE}.moe:gate_up",
+    "moe.gate_up_mx": f"{_HERE}.moe:gate_up",
     "moe.down": f"{_HERE}.moe:down",
     "moe.combine": f"{_HERE}.moe:combine",
     "mx.quantize": f"{_HERE}.moe:quantize",

@@ -90,6 +90,8 @@ def gate_up(plan: PlanBuilder, op: Any) -> None:
         "block_expert": plan.ref(op.block_expert),
         "h": h,
     } | _scales(plan, op, x_scale="x_scale", s1="s1", s3="s3")
+    if h.dtype == "e4m3":
+        arguments["h_scale"] = result(plan, op.h_scale, "hidden_scale", pairs.rows)
     plan.launch(origin_of(op), "moe_gate_up", dims, arguments)
 
 

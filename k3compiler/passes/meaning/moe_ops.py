@@ -79,6 +79,14 @@ def gate_up(
     return h
 
 
+def gate_up_mx(
+    op: Any, step: Step, x: Array, pairs: Array, block_expert: Array, num_blocks: Array,
+    w1: Array, w3: Array, x_scale: Array, s1: Array, s3: Array,
+) -> tuple[Array, Array]:  # fmt: skip
+    h = gate_up(op, step, x, pairs, block_expert, num_blocks, w1, w3, x_scale, s1, s3)
+    return quantize_mxfp8(h)
+
+
 def down(
     op: Any, step: Step, x: Array, pairs: Array, block_expert: Array, num_blocks: Array,
     weights: Array, w2: Array, x_scale: Array | None, s2: Array | None,
@@ -109,6 +117,7 @@ MEANINGS: dict[Any, Any] = {
     moe.RouteTopk: lambda op, step, logits, bias: route_scores(op, sigmoid(logits), bias),
     moe.Sort: sort,
     moe.GateUp: gate_up,
+    moe.GateUpMx: gate_up_mx,
     moe.Down: down,
     moe.Combine: combine,
     mx.Quantize: quantize,

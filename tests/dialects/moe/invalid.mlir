@@ -28,6 +28,13 @@ func.func @gate_up(%a: tensor<?x32xf8E4M3FN>, %b: tensor<?xi32>, %c: tensor<?xi3
 }
 
 // -----
+// CHECK: moe.gate_up_mx: columns of h past a whole group: expected 0, found 8; h element type: expected one of f8E4M3FN, found f32
+func.func @gate_up_mx(%a: tensor<?x32xf8E4M3FN>, %b: tensor<?xi32>, %c: tensor<?xi32>, %d: tensor<1xi32>, %e: tensor<10x40x16xi8>, %f: tensor<10x40x16xi8>, %g: tensor<?x1xi8>, %h: tensor<10x40x1xi8>, %i: tensor<10x40x1xi8>) -> tensor<?x40xf32> {
+  %r:2 = "moe.gate_up_mx"(%a, %b, %c, %d, %e, %f, %g, %h, %i) {activation = "situ", beta = 4.000000e+00 : f64, block_rows = 64 : i64, format = "a8w4", linear_beta = 2.500000e+01 : f64, top_k = 3 : i64} : (tensor<?x32xf8E4M3FN>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>, tensor<10x40x16xi8>, tensor<10x40x16xi8>, tensor<?x1xi8>, tensor<10x40x1xi8>, tensor<10x40x1xi8>) -> (tensor<?x40xf32>, tensor<?x1xi8>)
+  return %r#0 : tensor<?x40xf32>
+}
+
+// -----
 // CHECK: moe.down: x_scale: expected ?x1, found ?x2
 func.func @down(%a: tensor<?x32xf8E4M3FN>, %b: tensor<?xi32>, %c: tensor<?xi32>, %d: tensor<1xi32>, %e: tensor<?x3xf32>, %f: tensor<10x32x16xi8>, %g: tensor<?x2xi8>, %h: tensor<10x32x1xi8>) -> tensor<?x32xf32> {
   %r = "moe.down"(%a, %b, %c, %d, %e, %f, %g, %h) {block_rows = 64 : i64, format = "a8w4", operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1>} : (tensor<?x32xf8E4M3FN>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>, tensor<?x3xf32>, tensor<10x32x16xi8>, tensor<?x2xi8>, tensor<10x32x1xi8>) -> tensor<?x32xf32>

@@ -21,6 +21,13 @@ func.func @gate_up(%a: tensor<?x32xf8E4M3FN>, %b: tensor<?xi32>, %c: tensor<?xi3
   return %r : tensor<?x32xf32>
 }
 
+// CHECK-LABEL: @gate_up_mx(
+// CHECK: "moe.gate_up_mx"({{.*}} -> (tensor<?x32xf8E4M3FN>, tensor<?x1xi8>)
+func.func @gate_up_mx(%a: tensor<?x32xf8E4M3FN>, %b: tensor<?xi32>, %c: tensor<?xi32>, %d: tensor<1xi32>, %e: tensor<10x32x16xi8>, %f: tensor<10x32x16xi8>, %g: tensor<?x1xi8>, %h: tensor<10x32x1xi8>, %i: tensor<10x32x1xi8>) -> tensor<?x32xf8E4M3FN> {
+  %r:2 = "moe.gate_up_mx"(%a, %b, %c, %d, %e, %f, %g, %h, %i) {activation = "situ", beta = 4.000000e+00 : f64, block_rows = 64 : i64, format = "a8w4", linear_beta = 2.500000e+01 : f64, top_k = 3 : i64} : (tensor<?x32xf8E4M3FN>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>, tensor<10x32x16xi8>, tensor<10x32x16xi8>, tensor<?x1xi8>, tensor<10x32x1xi8>, tensor<10x32x1xi8>) -> (tensor<?x32xf8E4M3FN>, tensor<?x1xi8>)
+  return %r#0 : tensor<?x32xf8E4M3FN>
+}
+
 // CHECK-LABEL: @down(
 // CHECK: "moe.down"({{.*}} -> tensor<?x32xf32>
 func.func @down(%a: tensor<?x32xf8E4M3FN>, %b: tensor<?xi32>, %c: tensor<?xi32>, %d: tensor<1xi32>, %e: tensor<?x3xf32>, %f: tensor<10x32x16xi8>, %g: tensor<?x1xi8>, %h: tensor<10x32x1xi8>) -> tensor<?x32xf32> {

@@ -45,6 +45,20 @@ PROGRAMS = [
         dict(_UP, **_SITU, in_cols=96, in_offset=0, format="a8w4", swap=False, dtype="bf16"),
         {"T": 3},
     ),
+    (
+        "moe_gate_up",
+        dict(_UP, **_SITU, in_cols=96, in_offset=0, format="a8w4", swap=True, dtype="e4m3")
+        | dict(inner=96),
+        {"T": 11},
+    ),
+    (
+        "moe_gate_up",
+        dict(
+            _UP, activation="silu", in_cols=96, in_offset=0, format="a8w4", swap=False, dtype="e4m3"
+        )
+        | dict(inner=160),
+        {"T": 20},
+    ),
     ("moe_down", dict(_DOWN, format="plain", swap=True, dtype="f32", out_dtype="f32"), {"T": 11}),
     (
         "moe_down",

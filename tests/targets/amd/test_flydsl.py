@@ -16,6 +16,7 @@ from k3compiler.check.case import judge
 from k3compiler.check.emulator.code_object import CodeObject
 from k3compiler.check.emulator.kernel import ORDERS
 from k3compiler.errors import K3Error
+from k3compiler.targets import backend as backend_module
 from k3compiler.targets.amd.flydsl import adapter
 from k3compiler.targets.amd.flydsl.adapter import KernelBuilder, link
 from k3compiler.targets.base import find_target
@@ -142,6 +143,18 @@ def test_an_error_that_only_llvm_prints_is_an_error() -> None:
         b.assembly("gfx950")
 
 
+def test_an_abort_in_the_worker_names_the_op(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = "tests.targets.fake_backends:ScaledProductOnOldChip"
+    monkeypatch.setitem(backend_module.BACKENDS, "hip", fake)  # type: ignore[arg-type]
+    request = request_of("moe_down", params_of("moe_down"))
+    with pytest.raises(K3Error, match="LLVM ERROR: Cannot select") as caught:
+        build_kernels([request], find_target("mi355x"), jobs=1, cache_folder=tmp_path)
+    assert caught.value.code == "K3-T005"
+    assert "kernel moe_down (moe.test" in caught.value.where
+
+
 # -- what they compute ---------------------------------------------------------------------------------
 SHAPES: list[dict[str, Any]] = [
     {"inner": 768, "width": 768, "block_rows": 16},
@@ -151,6 +164,13 @@ SHAPES: list[dict[str, Any]] = [
     {"inner": 256, "width": 256, "block_rows": 128},
     {"inner": 384, "width": 384, "block_rows": 32},
     {"inner": 192, "width": 640, "block_rows": 16},
+]
+
+
+MX_SHAPES: list[dict[str, Any]] = [
+    {"inner": 256, "block_n": 64},  # a group of 32 columns in two waves
+    {"inner": 256, "block_n": 128, "block_rows": 16},  # in one
+    {"inner": 192, "block_n": 64, "block_rows": 128},
 ]
 
 
@@ -166,6 +186,46 @@ def test_kernels_agree_with_the_reference_in_both_orders(
         results = run(built.files["hsaco"], record_of(family, params, built), case, order)
         for verdict in judge(case, results):
             assert verdict.passed and verdict.error < 2.5e-3, verdict  # rounding to bf16 is 1.7e-3
+
+
+@pytest.mark.parametrize("changed", MX_SHAPES, ids=str)
+def test_the_first_product_leaves_mxfp8(changed: dict[str, Any]) -> None:
+    """Scales and elements of h are those of quantize_mxfp8 of the f32 result, but for values on a rounding edge."""
+    needs_emulator()
+    params = params_of("moe_gate_up", format="a8w4", dtype="e4m3", **changed)
+    built, case = build("moe_gate_up", params), case_of("moe_gate_up", params)
+    for order in ORDERS:
+        record = record_of("moe_gate_up", params, built)
+        for verdict in judge(case, run(built.files["hsaco"], record, case, order)):
+            assert verdict.passed and verdict.error < 1e-3, verdict
+
+
+def test_a_row_of_nan_gets_the_nan_scale_and_no_other() -> None:
+    needs_emulator()
+    params = params_of("moe_gate_up", format="a8w4", dtype="e4m3", inner=256, block_rows=16)
+    built, case = build("moe_gate_up", params), case_of("moe_gate_up", params)
+    arguments: Any = dict(case.arguments)
+    arguments["x_scale"] = arguments["x_scale"].copy()
+    arguments["x_scale"][2, 1] = 255
+    record = record_of("moe_gate_up", params, built)
+    got = run(built.files["hsaco"], record, replace(case, arguments=arguments))["h_scale"]
+    pairs = arguments["pairs"]
+    is_poisoned = (pairs >= 0) & (pairs // params["top_k"] == 2)
+    is_other = (pairs >= 0) & ~is_poisoned & case.where["h_scale"][:, 0]
+    assert is_poisoned.any() and (got[is_poisoned] == 255).all()
+    np.testing.assert_array_equal(got[is_other], case.expected["h_scale"][is_other])
+
+
+def test_a_missing_barrier_of_the_scales_shows() -> None:
+    needs_emulator()
+    params = params_of("moe_gate_up", format="a8w4", dtype="e4m3", inner=256, block_rows=16)
+    built, case = build("moe_gate_up", params), case_of("moe_gate_up", params)
+    text = built.files["s"].decode()
+    at = text.rindex("\ts_barrier\n")
+    code = link(text[:at] + text[at:].replace("\ts_barrier\n", "\ts_nop 0\n"), "gfx950")
+    record = record_of("moe_gate_up", params, built)
+    verdicts = [v for order in ORDERS for v in judge(case, run(code, record, case, order))]
+    assert not all(v.passed for v in verdicts)
 
 
 def test_one_token() -> None:

@@ -25,6 +25,7 @@ SUPPORTED_MINORS = (
     "0.5",
 )  # op names, pass names and their options are not stable between minor versions
 _SHARED = "lds"
+_PLAIN = {"fastmathFlags": "#llvm.fastmath<none>"}
 _BUFFER_FLAGS = 0x27000  # raw buffer: 32-bit data, bounds checked
 _PASSES = (
     "fly-rewrite-func-signature",
@@ -316,6 +317,15 @@ class KernelBuilder:
     def barrier(self) -> None:
         self.op("rocdl.s.barrier", ())
 
+    def meet(self) -> None:
+        """A barrier before which every wave's writes to LDS have landed."""
+        for name in ("release", None, "acquire"):
+            if name is None:
+                self.barrier()
+            else:
+                order = {"release": "5 : i64", "acquire": "4 : i64"}[name]
+                self.op("llvm.fence", (), ordering=order, syncscope='"workgroup"')
+
     def keep_order(self) -> None:
         """Nothing is scheduled across (keeps live ranges short)."""
         self.op("rocdl.sched.barrier", (), mask="#rocdl<sched_group_mask none>")
@@ -367,8 +377,9 @@ class KernelBuilder:
         pair = [self.bitcast(v, "vector<2xi16>") for v in (a, b)]
         return self.bitcast(self.op("arith.maxui", pair, "vector<2xi16>"), "i32")
 
-    def unsigned_max(self, a: Value, b: int) -> Value:
-        return self.op("arith.maxui", (a, self.constant(b)), "i32")
+    def unsigned_max(self, a: Value, b: Value | int) -> Value:
+        other = b if isinstance(b, Value) else self.constant(b)
+        return self.op("arith.maxui", (a, other), "i32")
 
     def exp2(self, x: Value) -> Value:
         """2^x within an ulp; below 2^-126 it is 0."""
@@ -378,8 +389,25 @@ class KernelBuilder:
         """1 / x within an ulp."""
         return self.op("rocdl.rcp", (x,), "f32")
 
+    def from_lane(self, value: Value, lane: Value) -> Value:
+        """i32: what another lane of the wave holds."""
+        return self.op("rocdl.ds_bpermute", (lane << 2, value), "i32")
+
+    def to_e4m3(self, parts: Sequence[Value]) -> Value:
+        """Four f32 of at most 448 in size to nearest even, as the bytes of an i32."""
+        word = self.constant(0)
+        for half in range(2):
+            pair = (parts[2 * half], parts[2 * half + 1], word)
+            word = self.op("rocdl.cvt.pk.fp8.f32", pair, "i32", wordSel=f"{half} : i1")
+        return word
+
+    def clamped(self, x: Value, size: float) -> Value:
+        """f32 between -size and size; NaN may become either."""
+        low = self.op("llvm.intr.minnum", (x, self.constant(size, "f32")), "f32", **_PLAIN)
+        return self.op("llvm.intr.maxnum", (low, self.constant(-size, "f32")), "f32", **_PLAIN)
+
     def absolute(self, x: Value) -> Value:
-        return self.op("llvm.intr.fabs", (x,), "f32", fastmathFlags="#llvm.fastmath<none>")
+        return self.op("llvm.intr.fabs", (x,), "f32", **_PLAIN)
 
     def to_bf16(self, parts: Sequence[Value]) -> Value:
         """f32 to nearest even, as a vector of bf16."""

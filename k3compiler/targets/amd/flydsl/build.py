@@ -57,8 +57,8 @@ def _faults(request: BuildRequest, spec: TargetSpec) -> list[str]:
     params = request.params
     faults = Tiling.of(request.family, params).faults()
     types = {params[key] for key in ("dtype", "out_dtype") if key in params}
-    if types != {"bf16"}:
-        faults.append(f"bf16 activations, not {', '.join(sorted(types))}")
+    if types not in ({"bf16"}, {"e4m3"}):
+        faults.append(f"bf16 activations (or MXFP8), not {', '.join(sorted(types))}")
     warps = request.schedule.get("num_warps", NUM_WAVES)
     if warps != NUM_WAVES:
         faults.append(f"num_warps {NUM_WAVES}, not {warps}")

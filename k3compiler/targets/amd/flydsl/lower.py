@@ -16,6 +16,7 @@ from k3compiler.targets.amd.flydsl.gemm import (
     copied_row,
     source_piece,
 )
+from k3compiler.targets.amd.flydsl.requantize import Places, Requantize
 from k3compiler.targets.amd.flydsl.tiling import NUM_WAVES, OUT_OF_RANGE, WAVE, Tiling
 
 FAMILIES = ("moe_gate_up", "moe_down")
@@ -145,6 +146,7 @@ class _GateUp(_Kernel):
 
     def _finish(self, acc: list[Value], nan: list[list[Value]]) -> None:
         t, half = self.t, self.t.tiles * self.t.row_tiles
+        done: dict[tuple[int, int], list[Value]] = {}
         for tile in range(t.tiles):
             gate_nan, up_nan = (nan[tile], nan[t.tiles + tile]) if nan else (None, None)
             for m in range(t.row_tiles):
@@ -152,8 +154,14 @@ class _GateUp(_Kernel):
                 gates = self._parts(acc[index], gate_nan)
                 ups = self._parts(acc[half + index], up_nan)
                 out = [self._activated(g, u) for g, u in zip(gates, ups, strict=True)]
-                row = self.first + self.lane.row + 16 * m
-                self._store(out, "h", row, self._column(tile), t.rows)
+                done[tile, m] = out
+        if self.params["dtype"] == "e4m3":
+            places = Places(self.lane, self.first, self.first_column)
+            Requantize(self.b, t, places, self.given["h"], self.given["h_scale"]).store(done)
+            return
+        for (tile, m), out in done.items():
+            row = self.first + self.lane.row + 16 * m
+            self._store(out, "h", row, self._column(tile), t.rows)
 
     # -- activation, spec 5.3 ------------------------------------------------------------------------
     def _activated(self, gate: Value, up: Value) -> Value:
