@@ -8,10 +8,13 @@ to ``expert_first + experts``; all others' pairs are left out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, maximum, sigmoid, where
 
 RENORMALIZE_EPS = 1e-20
+HIGHEST, LOWEST = 2**31 - 1, -(2**31)
 
 
 def moe_topk(
@@ -37,6 +40,27 @@ def moe_topk(
     ids = p.buffer("ids", "i32", ("T", top_k), "w")
     weights = p.buffer("weights", "f32", ("T", top_k), "w")
     row = p.program_id(0) * block_tokens
+    shape = (block_tokens, block_experts, block_choices)
+    chosen_ids, chosen = _choose(logits, bias, row, shape, (experts, top_k), renormalize)
+    ids.store((row, 0), chosen_ids)
+    weights.store((row, 0), chosen * scale)
+    p.grid(f"cdiv(T, {block_tokens})")
+
+
+def _choose(
+    logits: Buffer,
+    bias: Buffer,
+    row: Tile | int,
+    shape: tuple[int, int, int],
+    counts: tuple[int, int],
+    renormalize: bool,
+) -> tuple[Tile, Tile]:
+    """Ids and weights (not scaled yet) of the best experts of a block of tokens, ``[block_tokens, block_choices]``.
+
+    ``shape`` is (block_tokens, block_experts, block_choices), ``counts`` (experts, top_k).
+    """
+    p = logits.program
+    (block_tokens, block_experts, block_choices), (experts, top_k) = shape, counts
     expert = p.arange(block_experts).expand(0)
     choice = p.arange(block_choices).expand(0)
     scores = sigmoid(logits.load((row, 0), (block_tokens, block_experts)))
@@ -60,9 +84,122 @@ def moe_topk(
 
     if renormalize:
         chosen = chosen / (chosen.sum(1) + RENORMALIZE_EPS).expand(1)
-    ids.store((row, 0), chosen_ids)
-    weights.store((row, 0), chosen * scale)
-    p.grid(f"cdiv(T, {block_tokens})")
+    return chosen_ids, chosen
+
+
+def moe_route(
+    p: Program,
+    *,
+    experts: int,
+    local_experts: int,
+    top_k: int,
+    block_experts: int,
+    block_choices: int,
+    block_rows: int,
+    renormalize: bool,
+    scale: float,
+) -> None:
+    """moe_topk, moe_count, moe_offsets and moe_scatter of one token, in one program.
+
+    A chosen expert is a block, which lies behind those of the chosen experts below it. Where the scores at hand differ,
+    the order of choices follows from the K largest alone; exact ties take the way of moe_topk.
+
+    Shapes: logits ``[1, E]`` f32, bias ``[E]`` f32 -> ids ``[1, K]`` i32, weights ``[1, K]`` f32, pairs ``[ROWS]``,
+    block_expert ``[NB]``, num_blocks ``[1]`` i32. Scalar: expert_first. Source: spec 5.1, 5.2.
+    """
+    logits = p.buffer("logits", "f32", ("T", experts))
+    bias = p.buffer("bias", "f32", (experts,))
+    ids = p.buffer("ids", "i32", ("T", top_k), "w")
+    weights = p.buffer("weights", "f32", ("T", top_k), "w")
+    out = _Blocks(
+        p.buffer("pairs", "i32", ("ROWS",), "w"),
+        p.buffer("block_expert", "i32", ("NB",), "w"),
+        p.buffer("num_blocks", "i32", (1,), "w"),
+        p.scalar("expert_first"),
+        local_experts,
+        block_rows,
+    )
+    expert = p.arange(block_experts)
+    scores = sigmoid(logits.load((0, 0), (block_experts,)))
+    key = _ordered(scores + bias.load((0,), (block_experts,)))
+    key = where(expert < experts, key, LOWEST)
+    best = _largest(key, top_k)
+    is_chosen = key >= best[-1]
+    count = where(is_chosen, p.constant(1, "i32"), 0).sum(0)
+    choice = p.zeros((block_experts,), "i32")
+    for value in best:
+        choice = choice + where(key < value, p.constant(1, "i32"), 0)
+
+    with p.when(count.eq(top_k)):
+        share = scores
+        if renormalize:
+            share = scores / (where(is_chosen, scores, 0.0).sum(0) + RENORMALIZE_EPS)
+        places = where(is_chosen, choice, -1)
+        ids.store((0, 0), expert, dims=(1,), rows=places)
+        weights.store((0, 0), share * scale, dims=(1,), rows=places)
+        is_local = is_chosen & out.is_local(expert)
+        block = where(is_local, p.constant(1, "i32"), 0).cumsum(0) - 1
+        out.store(expert, choice, where(is_local, block, -1), top_k, block_choices)
+    with p.when(count.ne(top_k)):
+        shape = (1, block_experts, block_choices)
+        chosen_ids, chosen = _choose(logits, bias, 0, shape, (experts, top_k), renormalize)
+        ids.store((0, 0), chosen_ids)
+        weights.store((0, 0), chosen * scale)
+        column = p.arange(block_choices)
+        mine = where(column < top_k, chosen_ids.reshape(block_choices), -1)
+        is_below = mine.expand(0) < mine.expand(1)
+        counted = where(out.is_local(mine), p.constant(1, "i32"), 0).expand(0)
+        block = where(is_below, counted, 0).sum(1)
+        out.store(mine, column, where(out.is_local(mine), block, -1), top_k, block_choices)
+    p.grid(1)
+
+
+def _ordered(values: Tile) -> Tile:
+    """i32 keys in the order of f32 values: integers are reduced in one step across a warp."""
+    bits = values.bitcast("i32")
+    return where(bits >= 0, bits, bits ^ HIGHEST)
+
+
+def _largest(keys: Tile, count: int) -> list[Tile]:
+    """The largest ``count`` distinct keys, descending (LOWEST where there are no more)."""
+    found: list[Tile] = []
+    for _ in range(count):
+        found.append(keys.max(0))
+        keys = where(keys.eq(found[-1]), LOWEST, keys)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """One token's sorted rows: every local choice is the first row of a block of its own."""
+
+    pairs: Buffer
+    block_expert: Buffer
+    num_blocks: Buffer
+    expert_first: Tile
+    local_experts: int
+    block_rows: int
+
+    def is_local(self, expert: Tile) -> Tile:
+        local = expert - self.expert_first
+        return (local >= 0) & (local < self.local_experts)
+
+    def store(
+        self, expert: Tile, choice: Tile, block: Tile, top_k: int, block_choices: int
+    ) -> None:
+        """Entries with their expert, choice and block (-1: not a local choice); -1 behind them."""
+        p = self.pairs.program
+        used = where(block >= 0, p.constant(1, "i32"), 0).sum(0)
+        self.pairs.store((0,), choice, rows=where(block >= 0, block * self.block_rows, -1))
+        index = p.arange(block_choices * self.block_rows)
+        is_padding = (index % self.block_rows).ne(0) & (index < used * self.block_rows)
+        nothing = p.full((block_choices * self.block_rows,), -1, "i32")
+        self.pairs.store((0,), nothing, rows=where(is_padding, index, -1))
+        self.block_expert.store((0,), expert - self.expert_first, rows=block)
+        slot = p.arange(block_choices)
+        rest = where((slot >= used) & (slot < top_k), slot, -1)
+        self.block_expert.store((0,), p.full((block_choices,), -1, "i32"), rows=rest)
+        self.num_blocks.store((0,), used)
 
 
 def _chosen(ids: Buffer, token: Tile, shape: tuple[int, int], expert: Tile) -> Tile:

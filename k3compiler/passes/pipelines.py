@@ -18,6 +18,7 @@ from k3compiler.passes.fuse_projections import FuseProjections
 from k3compiler.passes.fuse_requantize import FuseRequantize
 from k3compiler.passes.fuse_residual import FuseResidual
 from k3compiler.passes.fuse_router import FuseRouter
+from k3compiler.passes.fuse_sort import FuseSort
 from k3compiler.passes.levels import VerifyLevel
 from k3compiler.passes.partition import Partition
 from k3compiler.passes.quantize_moe import QuantizeMoe
@@ -56,6 +57,7 @@ DECODE: Pipeline = (
     FuseGate(),
     FuseResidual(),
     FuseMoe(block_rows=16),
+    FuseSort(),
     QuantizeMoe(),
     FuseRequantize(),
     FuseProjections(),

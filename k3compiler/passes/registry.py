@@ -25,6 +25,7 @@ PASSES: dict[str, str] = {
     "fuse-residual": "k3compiler.passes.fuse_residual:FuseResidual",
     "fuse-moe": "k3compiler.passes.fuse_moe:FuseMoe",
     "quantize-moe": "k3compiler.passes.quantize_moe:QuantizeMoe",
+    "fuse-sort": "k3compiler.passes.fuse_sort:FuseSort",
     "fuse-requantize": "k3compiler.passes.fuse_requantize:FuseRequantize",
     "fuse-projections": "k3compiler.passes.fuse_projections:FuseProjections",
     "verify-level": "k3compiler.passes.levels:VerifyLevel",

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from k3compiler.package.expr import evaluate
 from k3compiler.package.manifest import KernelRecord, LaunchStep
 from k3compiler.runtime.executor import Executor
 from k3compiler.runtime.plan_runner import PlanRunner
 from k3compiler.runtime.step import StepInputs
 
-ROUTER_FAMILY = "moe_topk"
+ROUTER_FAMILY, ONE_TOKEN_FAMILY = "moe_topk", "moe_route"  # the latter sorts too
+FAMILIES = (ROUTER_FAMILY, ONE_TOKEN_FAMILY)
 _RENORMALIZE_EPS = 1e-20
 
 
@@ -49,7 +51,7 @@ class ExpertTap:
         for phase in self.executor.package.plans.values():
             runner = self.executor.runner(phase.phase)
             for index, step in enumerate(phase.steps):
-                if isinstance(step, LaunchStep) and kernels[step.launch].family == ROUTER_FAMILY:
+                if isinstance(step, LaunchStep) and kernels[step.launch].family in FAMILIES:
                     tap = _RouterTap(self, step, kernels[step.launch])
                     runner.after_step[index] = tap.after
         return self
@@ -73,10 +75,12 @@ class _RouterTap:
     kernel: KernelRecord
 
     def after(self, runner: PlanRunner, step: StepInputs) -> None:
+        if not evaluate(self.step.grid[0], step.symbols):
+            return  # the step's size takes another form of the router
         names = {a.name: text for a, text in zip(self.kernel.args, self.step.args, strict=True)}
         layer = self.step.layer
         assert layer is not None, "a router belongs to a layer"
-        positions = step.arrays["token_pos"]
+        positions = step.positions()
         own = runner.read(names["ids"])
         self.tap.chosen.setdefault(layer, {}).update(zip(positions.tolist(), own, strict=True))
         if layer not in self.tap.forced:
@@ -87,6 +91,22 @@ class _RouterTap:
         )
         runner.write(names["ids"], ids)
         runner.write(names["weights"], self._weights(runner.read(names["logits"]), ids))
+        if self.kernel.family == ONE_TOKEN_FAMILY:
+            self._sort(runner, names, ids[0])
+
+    def _sort(self, runner: PlanRunner, names: Mapping[str, str], ids: NDArray[Any]) -> None:
+        """One token's pairs: a block for each local expert, ascending (docs: kernels/moe_route.py)."""
+        params = self.kernel.params
+        local = ids - evaluate(names["expert_first"], {"rank": 0})
+        mine = np.flatnonzero((local >= 0) & (local < params["local_experts"]))
+        order = mine[np.argsort(local[mine])]
+        pairs = np.full(runner.read(names["pairs"]).shape, -1, np.int32)
+        pairs[: len(order) * params["block_rows"] : params["block_rows"]] = order
+        owners = np.full(runner.read(names["block_expert"]).shape, -1, np.int32)
+        owners[: len(order)] = local[order]
+        for name, values in (("pairs", pairs), ("block_expert", owners)):
+            runner.write(names[name], values)
+        runner.write(names["num_blocks"], np.array([len(order)], np.int32))
 
     def _weights(self, logits: NDArray[Any], ids: NDArray[Any]) -> NDArray[np.float32]:
         scores = 1 / (1 + np.exp(-logits.astype(np.float64)))

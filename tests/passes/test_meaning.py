@@ -114,7 +114,7 @@ FLIPS = [
     ("decode", "spec", "kda.decode", "lower_bound", 0.8),
     ("decode", "spec", "mla.decode", "scale", 1.01),
     ("decode", "linear", "attn_res.mix_norm", "out_eps", 100.0),
-    ("decode", "linear", "moe.route_topk", "scale", 1.01),
+    ("decode", "linear", "moe.route", "scale", 1.01),
 ]
 
 

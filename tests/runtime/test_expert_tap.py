@@ -53,7 +53,7 @@ def _with_router(plan: Plan) -> Plan:
     route = LaunchStep(
         "route", ("scores", "chosen", "shares", "T"), ("T", "1", "1"), "moe.route_topk", 4
     )
-    steps = (plan.steps[0], route, plan.steps[1])
+    steps = (*plan.steps[:-1], route, plan.steps[-1])
     return replace(plan, steps=steps, buffers=(*plan.buffers, *buffers))
 
 
@@ -90,6 +90,53 @@ def test_weights_follow_the_model_s_own_scores(engine: Engine) -> None:
         engine.logits([1])
     share = 1 / (1 + np.exp(-scores[0, [3, 2]].astype(np.float64)))
     np.testing.assert_allclose(runner.read("shares")[0], 3 * share / share.sum(), rtol=1e-6)
+
+
+def _one_token_router() -> KernelRecord:
+    lists = {"pairs": "ROWS", "block_expert": "NB", "num_blocks": 1}
+    router = _router()
+    return replace(
+        router,
+        symbol="route_one",
+        family="moe_route",
+        args=(
+            *router.args[:3],
+            *(ArgRecord(n, "buffer", "i32", (size,), access="w") for n, size in lists.items()),
+            ArgRecord("expert_first", "scalar", "i32"),
+        ),
+        grid=(1, 1, 1),
+        params={**router.params, "local_experts": 3, "block_rows": 16},
+    )
+
+
+def test_what_one_token_is_made_to_take_is_sorted(tmp_path: Path) -> None:
+    """Experts 2 to 4 are this rank's; the launch for several tokens stands beside and is left out."""
+    plan = _with_router(samples.plan("decode"))
+    lists = {"pairs": "T*32", "block_expert": "T*2", "num_blocks": 1}
+    buffers = [BufferRecord(name, "i32", (size,), "output") for name, size in lists.items()]
+    names = ("scores", "chosen", "shares", *lists, "2")
+    one = LaunchStep("route_one", names, ("1*(1-min(1, T-1))", "1", "1"), "moe.route", 4)
+    several = [replace(s, grid=("T*min(1, T-1)", "1", "1")) if s.op == "moe.route_topk" else s
+               for s in plan.steps if isinstance(s, LaunchStep)]  # fmt: skip
+    plan = replace(plan, steps=(*several, one), buffers=(*plan.buffers, *buffers))
+    with PackageWriter(tmp_path / "pkg") as writer:
+        writer.add_plan(samples.plan("prefill"))
+        writer.add_plan(plan)
+        writer.add_weights(samples.weights())
+        kernels = (*samples.kernels(), _router(), _one_token_router())
+        writer.commit(samples.manifest(kernels=kernels))
+    engine = Engine(tmp_path / "pkg", None, device="null", max_context=128)
+    decode = engine.executor.runner("decode")
+    for forced, blocks in (((4, 2), {0: 1, 16: 0}), ((1, 3), {0: 1}), ((5, 0), {})):
+        with ExpertTap(engine.executor, {4: np.array([[0, 1], forced])}):
+            engine.logits([1, 1], chunks=[1, 1])
+        assert decode.read("chosen").tolist() == [list(forced)]
+        want = np.full(32, -1)
+        want[list(blocks)] = list(blocks.values())
+        np.testing.assert_array_equal(decode.read("pairs"), want)
+        owners = sorted(e - 2 for e in forced if 2 <= e < 5)
+        assert decode.read("block_expert").tolist() == [*owners, *[-1] * (2 - len(owners))]
+        assert decode.read("num_blocks").tolist() == [len(blocks)]
 
 
 def test_hooks_stand_between_the_steps(engine: Engine) -> None:

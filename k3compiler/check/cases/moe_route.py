@@ -11,12 +11,17 @@ from k3compiler.reference.moe import choose_experts, weigh_experts
 
 def moe_topk(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
     """The first row is full of exact ties; in the others f32 rounding cannot change the order."""
-    tokens, experts, top_k = sizes.get("T", 7), params["experts"], params["top_k"]
+    return _routed(params, rng, sizes.get("T", 7), has_ties=True)
+
+
+def _routed(params: Params, rng: np.random.Generator, tokens: int, *, has_ties: bool) -> Case:
+    experts, top_k = params["experts"], params["top_k"]
     bias = (0.1 * rng.standard_normal(experts)).astype(np.float32)
     bias[: experts // 2] = bias[0]
     logits = np.stack([_clear_row(rng, bias, top_k) for _ in range(tokens)])
-    logits[0] = -30.0
-    logits[0, : experts // 2] = rng.integers(-2, 2, experts // 2)
+    if has_ties:
+        logits[0] = -30.0
+        logits[0, : experts // 2] = rng.integers(-2, 2, experts // 2)
     scores = sigmoid(logits.astype(np.float64))
     ids = choose_experts(scores, bias.astype(np.float64), top_k)
     weights = weigh_experts(scores, ids, params["renormalize"], params["scale"])
@@ -27,6 +32,27 @@ def moe_topk(params: Params, rng: np.random.Generator, sizes: dict[str, int]) ->
         "weights": poisoned(ids.shape, "f32"),
     }
     return Case(arguments, {"ids": ids, "weights": weights}, TOLERANCE["f32"])
+
+
+def moe_route(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    """One token (with exact ties in every second case), and the sort of what it chooses."""
+    has_ties = bool(sizes.get("ties", int(rng.integers(2))))
+    chosen = _routed(params, rng, 1, has_ties=has_ties)
+    first = (params["experts"] - params["local_experts"]) // 2
+    ids = chosen.expected["ids"].astype(np.int32)
+    shape = {**params, "experts": params["local_experts"]}
+    _, pairs, block_expert, used = sorted_pairs(shape, ids, first)
+    expected = {
+        "pairs": pairs,
+        "block_expert": block_expert,
+        "num_blocks": np.array([used], np.int32),
+    }
+    outputs = {name: poisoned(want.shape, "i32") for name, want in expected.items()}
+    where = {"pairs": np.arange(len(pairs)) < used * params["block_rows"]}
+    arguments = {**chosen.arguments, **outputs, "expert_first": first}
+    return Case(
+        arguments, {**chosen.expected, **expected}, chosen.tolerance, where, frozenset({"pairs"})
+    )
 
 
 def _gap(row: Array, bias: Array, top_k: int) -> float:

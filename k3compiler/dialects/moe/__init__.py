@@ -2,5 +2,6 @@
 
 from k3compiler.dialects.moe.gate_up_mx import GateUpMx
 from k3compiler.dialects.moe.ops import Combine, Down, GateUp, Moe, RouteTopk, Sort
+from k3compiler.dialects.moe.route import Route
 
-__all__ = ["Combine", "Down", "GateUp", "GateUpMx", "Moe", "RouteTopk", "Sort"]
+__all__ = ["Combine", "Down", "GateUp", "GateUpMx", "Moe", "Route", "RouteTopk", "Sort"]

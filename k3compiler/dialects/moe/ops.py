@@ -61,6 +61,20 @@ class RouteTopk(MoeOp, name="route_topk"):
         yield from route_faults(self, self.logits)
 
 
+def sort_faults(op: Any) -> Iterator[Fault]:
+    """Of the ids and what comes of sorting them."""
+    yield ranked("ids", op.ids, 2)
+    yield positive("num_experts", op.num_experts.value)
+    rows = op.block_rows.value
+    if rows < 16 or rows & (rows - 1):
+        yield f"block_rows: expected a power of two from 16 on, found {rows}"
+    yield shaped("pairs", op.pairs, None)
+    yield shaped("block_expert", op.block_expert, None)
+    yield shaped("num_blocks", op.num_blocks, 1)
+    for name in ("ids", "pairs", "block_expert", "num_blocks"):
+        yield typed(name, getattr(op, name), "i32")
+
+
 class Sort(MoeOp, name="sort"):
     """Pairs grouped by expert: counts, offsets, scatter.
 
@@ -82,16 +96,7 @@ class Sort(MoeOp, name="sort"):
     num_blocks: Result[Tensor]
 
     def faults(self) -> Iterator[Fault]:
-        yield ranked("ids", self.ids, 2)
-        yield positive("num_experts", self.num_experts.value)
-        rows = self.block_rows.value
-        if rows < 16 or rows & (rows - 1):
-            yield f"block_rows: expected a power of two from 16 on, found {rows}"
-        yield shaped("pairs", self.pairs, None)
-        yield shaped("block_expert", self.block_expert, None)
-        yield shaped("num_blocks", self.num_blocks, 1)
-        for name in ("ids", "pairs", "block_expert", "num_blocks"):
-            yield typed(name, getattr(self, name), "i32")
+        yield from sort_faults(self)
 
 
 def _grouped_faults(op: Any, x: Any) -> Iterator[Fault]:

@@ -96,8 +96,10 @@ class PlanBuilder:
         family: str,
         dims: Mapping[str, Any],
         arguments: Mapping[str, Ref | str],
+        *,
+        times: Expr | None = None,
     ) -> None:
-        """Adds a launch of a family's kernel.
+        """Adds a launch of a family's kernel; with ``times`` an expression that is 1 or 0, and 0 leaves it out.
 
         ``dims`` are the model's static parameters, the schedule adds the rest. ``arguments`` maps buffer
         names to refs (step inputs may be left out) and scalars to expressions; extents follow from the refs.
@@ -112,6 +114,8 @@ class PlanBuilder:
             for a in kernel.info.arguments
         ]
         grid = [substitute(e, symbols) for e in kernel.info.grid]
+        if times is not None:
+            grid[0] = f"({grid[0]})*({times})"
         self.steps.append(
             LaunchStep(
                 kernel.symbol, tuple(values), (grid[0], grid[1], grid[2]), origin.op, origin.layer

@@ -47,6 +47,7 @@ LOWERINGS: dict[str, str] = {
     "kda.decode": f"{_HERE}.kda:decode",
     "moe.route_topk": f"{_HERE}.moe:route_topk",
     "moe.sort": f"{_HERE}.moe:sort",
+    "moe.route": f"{_HERE}.moe:route",
     "moe.gate_up": f"{_HERE}.moe:gate_up",
     "moe.gate_up_mx": f"{_HERE}.moe:gate_up",
     "moe.down": f"{_HERE}.moe:down",

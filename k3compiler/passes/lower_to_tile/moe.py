@@ -7,15 +7,50 @@ from typing import Any
 from k3compiler.config import MX_GROUP
 from k3compiler.ir.dialect import optional, shape
 from k3compiler.ir.location import origin_of
+from k3compiler.package.expr import Expr
 from k3compiler.passes.lower_to_tile.basics import columns_of, dtype_of, power_of_two, result
 from k3compiler.passes.lower_to_tile.builder import PlanBuilder
 from k3compiler.passes.lower_to_tile.refs import Ref
 
 
 def route_topk(plan: PlanBuilder, op: Any) -> None:
+    _choose(plan, op, None)
+
+
+def sort(plan: PlanBuilder, op: Any) -> None:
+    _sort(plan, op, _lists(plan, op, plan.ref(op.ids)), None)
+
+
+def route(plan: PlanBuilder, op: Any) -> None:
+    """One launch where there is one token and the target wants it so, else four."""
+    several = None
+    if plan.schedule("moe_sort", {}, plan.phase)[0].get("one_token_route"):
+        several = f"min(1, {plan.ref(op.logits).rows}-1)"
+    _choose(plan, op, several)
+    lists = _lists(plan, op, plan.ref(op.ids))
+    _sort(plan, op, lists, several)
+    if several is None:
+        return
+    ids = plan.ref(op.ids)
+    dims = _choice_dims(plan, op) | {
+        "local_experts": op.num_experts.value,
+        "block_rows": op.block_rows.value,
+    }
+    arguments: dict[str, Ref | str] = {
+        "logits": plan.ref(op.logits),
+        "bias": plan.ref(op.bias),
+        "ids": ids,
+        "weights": plan.ref(op.weights),
+        "expert_first": _first(op),
+        **lists,
+    }
+    plan.launch(origin_of(op), "moe_route", dims, arguments, times=f"1-{several}")
+
+
+def _choice_dims(plan: PlanBuilder, op: Any) -> dict[str, Any]:
     logits, top_k = plan.ref(op.logits), op.top_k.value
     assert logits.whole, "the router's logits are a buffer of their own"
-    dims = {
+    return {
         "experts": logits.width,
         "top_k": top_k,
         "block_experts": power_of_two(logits.width),
@@ -23,42 +58,68 @@ def route_topk(plan: PlanBuilder, op: Any) -> None:
         "renormalize": op.renormalize.value,
         "scale": op.scale.value,
     }
+
+
+def _choose(plan: PlanBuilder, op: Any, times: Expr | None) -> None:
+    logits = plan.ref(op.logits)
     arguments = {
         "logits": logits,
         "bias": plan.ref(op.bias),
         "ids": result(plan, op.ids, "expert_ids", logits.rows),
         "weights": result(plan, op.weights, "expert_weights", logits.rows),
     }
-    plan.launch(origin_of(op), "moe_topk", dims, arguments)
+    plan.launch(origin_of(op), "moe_topk", _choice_dims(plan, op), arguments, times=times)
 
 
-def sort(plan: PlanBuilder, op: Any) -> None:
-    """Three launches: count, offsets, scatter."""
-    ids, experts, block_rows = plan.ref(op.ids), op.num_experts.value, op.block_rows.value
-    top_k, first = ids.width, str(optional(op, "first_expert") or 0)
-    count = f"{ids.rows}*{top_k}"
+def _first(op: Any) -> str:
+    return str(optional(op, "first_expert") or 0)
+
+
+def _lists(plan: PlanBuilder, op: Any, ids: Ref) -> dict[str, Ref]:
+    """The sorted pairs, the blocks' experts and the number of blocks, by kernel argument."""
+    experts, block_rows = op.num_experts.value, op.block_rows.value
+    count = f"{ids.rows}*{ids.width}"
     blocks = (
         f"min({count}, cdiv({count}, {block_rows})+{experts})"  # a block holds at least one pair
     )
+    return {
+        "pairs": plan.bind(op.pairs, plan.workspace("pairs", "i32", f"{blocks}*{block_rows}")),
+        "block_expert": plan.bind(op.block_expert, plan.workspace("block_expert", "i32", blocks)),
+        "num_blocks": plan.bind(op.num_blocks, plan.workspace("num_blocks", "i32", 1)),
+    }
+
+
+def _sort(plan: PlanBuilder, op: Any, lists: dict[str, Ref], times: Expr | None) -> None:
+    """Three launches: count, offsets, scatter."""
+    ids, experts, block_rows = plan.ref(op.ids), op.num_experts.value, op.block_rows.value
     counts = plan.workspace("counts", "i32", experts)
     starts = plan.workspace("starts", "i32", experts)
-    pairs = plan.bind(op.pairs, plan.workspace("pairs", "i32", f"{blocks}*{block_rows}"))
-    owners = plan.bind(op.block_expert, plan.workspace("block_expert", "i32", blocks))
-    used = plan.bind(op.num_blocks, plan.workspace("num_blocks", "i32", 1))
-    choices, origin = power_of_two(top_k), origin_of(op)
-    scanned = {"experts": experts, "top_k": top_k, "block_choices": choices}
-    plan.launch(origin, "moe_count", scanned, {"ids": ids, "counts": counts, "expert_first": first})
+    origin, first = origin_of(op), _first(op)
+    scanned = {
+        "experts": experts,
+        "top_k": ids.width,
+        "block_choices": power_of_two(ids.width),
+    }
+    count = {"ids": ids, "counts": counts, "expert_first": first}
+    plan.launch(origin, "moe_count", scanned, count, times=times)
     plan.launch(
         origin,
         "moe_offsets",
         {"experts": experts, "block_rows": block_rows, "block_experts": power_of_two(experts)},
-        {"counts": counts, "starts": starts, "block_expert": owners, "num_blocks": used},
+        {
+            "counts": counts,
+            "starts": starts,
+            "block_expert": lists["block_expert"],
+            "num_blocks": lists["num_blocks"],
+        },
+        times=times,
     )
     plan.launch(
         origin,
         "moe_scatter",
         {**scanned, "block_rows": block_rows},
-        {"ids": ids, "starts": starts, "pairs": pairs, "expert_first": first},
+        {"ids": ids, "starts": starts, "pairs": lists["pairs"], "expert_first": first},
+        times=times,
     )
 
 

@@ -112,10 +112,16 @@ def quantize(op: Any, step: Step, x: Array) -> tuple[Array, Array]:
     return quantize_mxfp8(x)
 
 
+def route(op: Any, step: Step, logits: Array, bias: Array) -> tuple[Array, ...]:
+    weights, ids = route_scores(op, sigmoid(logits), bias)
+    return weights, ids, *sort(op, step, ids)
+
+
 MEANINGS: dict[Any, Any] = {
     attn_res.MixNorm: mix_norm,
     moe.RouteTopk: lambda op, step, logits, bias: route_scores(op, sigmoid(logits), bias),
     moe.Sort: sort,
+    moe.Route: route,
     moe.GateUp: gate_up,
     moe.GateUpMx: gate_up_mx,
     moe.Down: down,

@@ -14,6 +14,13 @@ func.func @sort(%a: tensor<?x3xi32>) -> (tensor<?xi32>, tensor<?xi32>, tensor<1x
 }
 
 // -----
+// CHECK: moe.route: block_rows: expected a power of two from 16 on, found 48
+func.func @route(%a: tensor<?x10xf32>, %b: tensor<10xf32>) -> (tensor<?x3xf32>, tensor<?x3xi32>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>) {
+  %r:5 = "moe.route"(%a, %b) {block_rows = 48 : i64, num_experts = 10 : i64, renormalize = true, scale = 1.000000e+00 : f64, top_k = 3 : i64} : (tensor<?x10xf32>, tensor<10xf32>) -> (tensor<?x3xf32>, tensor<?x3xi32>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>)
+  return %r#0, %r#1, %r#2, %r#3, %r#4 : tensor<?x3xf32>, tensor<?x3xi32>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>
+}
+
+// -----
 // CHECK: moe.gate_up: x_scale given: expected False, found True; x element type: expected one of f32, bf16, found f8E4M3FN
 func.func @gate_up(%a: tensor<?x32xf8E4M3FN>, %b: tensor<?xi32>, %c: tensor<?xi32>, %d: tensor<1xi32>, %e: tensor<10x32x16xi8>, %f: tensor<10x32x16xi8>, %g: tensor<?x1xi8>, %h: tensor<10x32x1xi8>, %i: tensor<10x32x1xi8>) -> tensor<?x32xf32> {
   %r = "moe.gate_up"(%a, %b, %c, %d, %e, %f, %g, %h, %i) {activation = "situ", beta = 4.000000e+00 : f64, block_rows = 64 : i64, format = "a16w4", linear_beta = 2.500000e+01 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1>, top_k = 3 : i64} : (tensor<?x32xf8E4M3FN>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>, tensor<10x32x16xi8>, tensor<10x32x16xi8>, tensor<?x1xi8>, tensor<10x32x1xi8>, tensor<10x32x1xi8>) -> tensor<?x32xf32>

@@ -14,6 +14,13 @@ func.func @sort(%a: tensor<?x3xi32>) -> (tensor<?xi32>, tensor<?xi32>, tensor<1x
   return %r#0, %r#1, %r#2 : tensor<?xi32>, tensor<?xi32>, tensor<1xi32>
 }
 
+// CHECK-LABEL: @route(
+// CHECK: "moe.route"({{.*}} -> (tensor<?x3xf32>, tensor<?x3xi32>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>)
+func.func @route(%a: tensor<?x10xf32>, %b: tensor<10xf32>) -> (tensor<?x3xf32>, tensor<?x3xi32>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>) {
+  %r:5 = "moe.route"(%a, %b) {block_rows = 64 : i64, num_experts = 10 : i64, renormalize = true, scale = 1.000000e+00 : f64, top_k = 3 : i64} : (tensor<?x10xf32>, tensor<10xf32>) -> (tensor<?x3xf32>, tensor<?x3xi32>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>)
+  return %r#0, %r#1, %r#2, %r#3, %r#4 : tensor<?x3xf32>, tensor<?x3xi32>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>
+}
+
 // CHECK-LABEL: @gate_up(
 // CHECK: "moe.gate_up"({{.*}} -> tensor<?x32xf32>
 func.func @gate_up(%a: tensor<?x32xf8E4M3FN>, %b: tensor<?xi32>, %c: tensor<?xi32>, %d: tensor<1xi32>, %e: tensor<10x32x16xi8>, %f: tensor<10x32x16xi8>, %g: tensor<?x1xi8>, %h: tensor<10x32x1xi8>, %i: tensor<10x32x1xi8>) -> tensor<?x32xf32> {

@@ -41,4 +41,13 @@ _SORTING = [
     ),
 ]
 
-PROGRAMS = [*_ROUTING, *_SORTING]
+_ROUTE = dict(
+    experts=112, local_experts=112, top_k=6, block_experts=128, block_choices=8, block_rows=16,
+    renormalize=True, scale=1.0,
+)  # fmt: skip
+_PART = dict(_ROUTE, local_experts=48, top_k=8, renormalize=False, scale=2.446)
+_ROUTED = [
+    ("moe_route", params, {"T": 1, "ties": ties}) for params in (_ROUTE, _PART) for ties in (0, 1)
+]
+
+PROGRAMS = [*_ROUTING, *_SORTING, *_ROUTED]
