@@ -23,12 +23,13 @@ from k3compiler.package.manifest import KernelRecord, LaunchStep, Phase, Plan
 from k3compiler.package.pitches import dense_pitches
 from k3compiler.package.plan_steps import some_steps
 from k3compiler.package.reader import Package
+from k3compiler.runtime.decode_seats import build_decode
 from k3compiler.runtime.device.base import Device, TensorRef
 from k3compiler.runtime.device.launch_table import LaunchTable
 from k3compiler.runtime.device.select import open_device
 from k3compiler.runtime.plan_runner import PlanRunner
 from k3compiler.runtime.state import state_records
-from k3compiler.runtime.step import SeqChunk, StepInputs, build_decode, build_prefill
+from k3compiler.runtime.step import SeqChunk, StepInputs, build_prefill
 
 ROTATED_BYTES = 192 << 20  # more than three times the last cache of a large GPU
 MAX_COPIES = 24

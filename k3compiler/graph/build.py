@@ -42,7 +42,7 @@ def build_graph(
         module.operation.attributes["k3.dtype"] = attribute(dtype)
         states = _states(config, ELEMENTS[dtype], page_tokens)
         with ir.InsertionPoint(module.body):
-            _model_function(config, ELEMENTS[dtype], states)
+            _model_function(config, ELEMENTS[dtype], states, page_tokens)
     verify_module(module, where=config.name)
     return module
 
@@ -64,7 +64,9 @@ def _states(config: ModelConfig, element_type: str, page_tokens: int) -> Named:
     return found
 
 
-def _model_function(config: ModelConfig, element_type: str, states: Named) -> None:
+def _model_function(
+    config: ModelConfig, element_type: str, states: Named, page_tokens: int
+) -> None:
     inputs: Named = [
         ("tokens", tensor("i32", None)),
         ("batch", k3.Batch.get()),
@@ -82,7 +84,7 @@ def _model_function(config: ModelConfig, element_type: str, states: Named) -> No
     block = model.add_entry_block()
     arguments = {name: value for (name, _), value in zip(inputs, block.arguments, strict=True)}
     with ir.InsertionPoint(block):
-        results = _Model(config, element_type, arguments).run()
+        results = _Model(config, element_type, arguments, page_tokens).run()
         func.ReturnOp([results[name] for name, _ in outputs])
 
 
@@ -93,10 +95,19 @@ def _named(name: str) -> Any:
 class _Model:
     """The story of one forward pass; ``values`` maps state names to their current values."""
 
-    def __init__(self, config: ModelConfig, element_type: str, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self, config: ModelConfig, element_type: str, arguments: dict[str, Any], page_tokens: int
+    ) -> None:
         self.config = config
         self.values = dict(arguments)
         self.e = Emitter(element_type, arguments["batch"])
+        made = self.e.op(
+            k3.StepMetadata,
+            [arguments["tokens"], self.e.batch],
+            [arguments["tokens"].type, self.e.batch.type],
+            page_tokens=page_tokens,
+        )
+        self.values["tokens"], self.e.batch = made.new_tokens, made.new_batch
 
     def run(self) -> dict[str, Any]:
         c, e = self.config, self.e

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from k3compiler.package.expr import Expr
+from k3compiler.package.step_record import RECORD_WORDS
 
 INPUT_SHAPES: dict[str, tuple[str, tuple[Expr, ...]]] = {
+    "decode_record": ("i32", (RECORD_WORDS,)),
+    "page_start": ("i32", ("S+1",)),
+    "pages": ("i32", ("PG",)),
     "tokens": ("i32", ("T",)),
     "token_seq": ("i32", ("T",)),
     "token_pos": ("i32", ("T",)),
@@ -13,8 +17,6 @@ INPUT_SHAPES: dict[str, tuple[str, tuple[Expr, ...]]] = {
     "seq_slot": ("i32", ("S",)),
     "page_table": ("i32", ("S", "P")),
     "kv_start": ("i32", ("S+1",)),
-    "kv_seq": ("i32", ("KV",)),
-    "kv_pos": ("i32", ("KV",)),
     "chunk_start": ("i32", ("NC",)),
     "chunk_end": ("i32", ("NC",)),
     "chunk_seq": ("i32", ("NC",)),

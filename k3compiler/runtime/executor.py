@@ -6,10 +6,9 @@ owned by plans  inputs, workspace, outputs (PlanRunner)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +19,11 @@ from k3compiler.package.manifest import Phase
 from k3compiler.package.pitches import pitch_of
 from k3compiler.package.reader import Package
 from k3compiler.runtime.cache.layout import CacheMap
+from k3compiler.runtime.decode_seats import DecodeRows, DecodeSeats, columns_of
 from k3compiler.runtime.device.base import Buffer, Device, TensorRef
 from k3compiler.runtime.plan_runner import POISON_BYTE, PlanRunner
 from k3compiler.runtime.state import state_records
-from k3compiler.runtime.step import (
-    DecodeRows,
-    SeqChunk,
-    StepInputs,
-    build_decode,
-    build_decode_rows,
-    build_prefill,
-)
+from k3compiler.runtime.step import SeqChunk, StepInputs, build_prefill
 from k3compiler.runtime.weights import Checkpoint, WeightLoader, param_bytes
 
 LOGITS, NEXT_TOKEN = "logits", "next_token"
@@ -118,6 +111,8 @@ class Executor:
         }
         self.buckets = self._decode_buckets(max_decode_rows)
         rows = self.buckets[-1]
+        self._seats = DecodeSeats(rows, manifest.page_tokens, sizes.page_columns)
+        self._num_decodes = 0
         decode = {"T": rows, "S": rows, "R": rows, "P": sizes.page_columns}
         self._runners["decode"].reserve(decode)
 
@@ -175,43 +170,73 @@ class Executor:
             chunk_tokens=self.package.manifest.chunk_tokens,
             segment_chunks=self._segment_chunks,
         )
-        return self._run("prefill", step, step.symbols["R"], want_logits)
+        num_rows = step.symbols["R"]
+        wait = self._start("prefill", step, want_logits)
+        return _of_rows(wait(), np.arange(num_rows)) if num_rows else StepOutput(None, None)
 
     def decode(self, chunks: Sequence[SeqChunk], *, want_logits: bool) -> StepOutput:
         """Feed one token of every sequence through the decode plan."""
-        rows = next(b for b in self.buckets if b >= len(chunks))
-        step = build_decode(
-            chunks,
-            page_columns=self.sizes.page_columns,
-            page_tokens=self.package.manifest.page_tokens,
-            num_rows=rows,
-        )
-        return self._run("decode", step, len(chunks), want_logits)
+        self.forget_rows()
+        rows = columns_of(chunks, self.sizes.page_columns)
+        found = self.start_decode(rows, want_logits=want_logits)()
+        self.forget_rows()
+        return found
 
-    def decode_rows(self, rows: DecodeRows, *, want_logits: bool) -> StepOutput:
-        """As :meth:`decode`, from columns."""
+    def start_decode(self, rows: DecodeRows, *, want_logits: bool) -> Callable[[], StepOutput]:
+        """Launch a decode step; the function returned waits for its results, in the rows' order.
+
+        Rows that were in the launch before are advanced on the device. On a GPU the next launch may
+        be started before the results of this one are asked for.
+        """
         bucket = next(b for b in self.buckets if b >= rows.num_rows)
-        step = build_decode_rows(rows, num_rows=bucket)
-        return self._run("decode", step, rows.num_rows, want_logits)
+        seats = self._seats.take(rows.who)
+        step = self._seats.record(rows, seats, bucket)
+        self._num_decodes += 1
+        number = self._num_decodes
+        try:
+            wait = self._start("decode", step, want_logits)
+        except BaseException:
+            self.forget_rows()
+            raise
 
-    def _run(self, phase: Phase, step: StepInputs, rows: int, want_logits: bool) -> StepOutput:
+        def results() -> StepOutput:
+            found = _of_rows(wait(), seats)
+            if number == self._num_decodes and found.next_token is not None:
+                self._seats.chose(seats, found.next_token)
+            return found
+
+        return results
+
+    def forget_rows(self) -> None:
+        """Rows of decode launches are set anew (page tables were rewritten)."""
+        self._seats.forget()
+
+    def _start(self, phase: Phase, step: StepInputs, want_logits: bool) -> Callable[[], StepOutput]:
         runner = self._runners[phase]
         has_token = NEXT_TOKEN in runner.plan.outputs
         fetch = [NEXT_TOKEN] if has_token else []
         if want_logits or not has_token:
             fetch.append(LOGITS)
-        found = runner.run(step, fetch if rows else [])
-        if not rows:
-            return StepOutput(None, None)
-        logits: NDArray[Any] | None = found.get(LOGITS)
-        if logits is not None:
-            logits = logits[:rows].astype(np.float32)
-        tokens = found[NEXT_TOKEN][:rows] if has_token else None
-        return StepOutput(tokens, logits)
+        wait = runner.start(step, fetch if step.symbols["R"] else ())
+
+        def results() -> StepOutput:
+            found = wait()
+            return StepOutput(found.get(NEXT_TOKEN), found.get(LOGITS))
+
+        return results
 
     def close(self) -> None:
         """Give back the device's threads and modules."""
         self.device.close()
+
+
+def _of_rows(found: StepOutput, rows: NDArray[np.int64]) -> StepOutput:
+    """Some rows of a step's outputs, logits as f32."""
+    tokens, logits = found.next_token, found.logits
+    return StepOutput(
+        None if tokens is None else tokens[rows],
+        None if logits is None else logits[rows].astype(np.float32, copy=False),
+    )
 
 
 def _check_ranks(package: Package) -> None:

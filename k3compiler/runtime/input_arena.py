@@ -1,4 +1,8 @@
-"""A step's inputs in one block of device memory: packed on the host, copied once."""
+"""A step's inputs in one block of device memory: what the host gives first, then what the plan derives.
+
+The host's part is packed into staging memory and copied without waiting; the rest is written by the
+plan's first launch, and keeps its contents from step to step.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from k3compiler.dtypes import itemsize, numpy_dtype
+from k3compiler.dtypes import itemsize
 from k3compiler.package.expr import Expr, compile_exprs
 from k3compiler.package.step_inputs import INPUT_SHAPES
 from k3compiler.runtime.device.base import Buffer, Device
@@ -18,20 +22,24 @@ _ALIGN_BYTES = 64
 
 
 class InputArena:
-    """Room for the inputs ``names``, each at a fixed offset until a larger step comes.
+    """Room for inputs, each at a fixed offset until a larger step comes.
 
-    Ownership: the block belongs to the arena; addresses hold until :meth:`reserve` returns True.
+    Ownership: the block belongs to the arena; addresses and the derived inputs' contents hold until
+    :meth:`reserve` returns True.
+
+    Args:
+        given: inputs that the host writes. derived: those that the plan writes.
     """
 
-    def __init__(self, device: Device, names: Sequence[str]) -> None:
-        self._device, self.names = device, tuple(names)
-        counts = [_count_expr(INPUT_SHAPES[name][1]) for name in names]
+    def __init__(self, device: Device, given: Sequence[str], derived: Sequence[str]) -> None:
+        self._device, self.given, self.names = device, tuple(given), (*given, *derived)
+        counts = [_count_expr(INPUT_SHAPES[name][1]) for name in self.names]
         self._count = compile_exprs(counts)
-        self._room = np.full(len(names), -1, np.int64)
-        self._views: dict[str, NDArray[Any]] = {}
+        self._room = np.full(len(self.names), -1, np.int64)
         self._offsets: dict[str, int] = {}
-        self._host = np.zeros(1, np.uint8)
-        self._buffer: Buffer = device.allocate(1)
+        self.buffer: Buffer = device.allocate(1)
+        self._staging = device.staging(self.buffer)
+        self._sent: NDArray[Any] | None = None
 
     def reserve(self, symbols: Mapping[str, int]) -> bool:
         """Make room for a step of these sizes; True where addresses changed."""
@@ -39,31 +47,36 @@ class InputArena:
         if not (need > self._room).any():
             return False
         self._room = np.maximum(self._room, need)
-        sizes = [
-            itemsize(INPUT_SHAPES[n][0]) * int(r)
-            for n, r in zip(self.names, self._room, strict=True)
-        ]
-        ends = np.cumsum([-(-size // _ALIGN_BYTES) * _ALIGN_BYTES for size in sizes])
-        self._host = np.zeros(int(ends[-1]), np.uint8)
-        starts = [0, *ends[:-1].tolist()]
-        for name, start, size in zip(self.names, starts, sizes, strict=True):
-            dtype = numpy_dtype(INPUT_SHAPES[name][0])
-            self._views[name] = self._host[start : start + size].view(dtype)
-            self._offsets[name] = start
-        self._buffer = self._device.allocate(len(self._host))
+        items = [itemsize(INPUT_SHAPES[name][0]) for name in self.names]
+        ends = np.cumsum(-(-self._room * items // _ALIGN_BYTES) * _ALIGN_BYTES)
+        self._offsets = dict(zip(self.names, [0, *ends[:-1].tolist()], strict=True))
+        self.buffer = self._device.allocate(int(ends[-1]))
+        self._staging, self._sent = self._device.staging(self.buffer), None
         return True
+
+    def offset(self, name: str) -> int:
+        """Bytes from the start of the buffer to an input."""
+        return self._offsets[name]
 
     def pointer(self, name: str) -> int:
         """The device address of an input."""
-        return self._buffer.pointer + self._offsets[name]
+        return self.buffer.pointer + self._offsets[name]
 
     def write(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Copy a step's arrays to the device."""
-        for name, view in self._views.items():
-            flat = arrays[name].reshape(-1)
-            view[: len(flat)] = flat
-        if self._views:
-            self._device.upload(self._buffer, self._host)
+        """Send a step's arrays to the device; a lone one only where it says something new."""
+        if not self.given:
+            return
+        is_lone = len(self.given) == 1
+        if is_lone and self._sent is not None and np.array_equal(self._sent, arrays[self.given[0]]):
+            return
+        room, end = self._staging.room(), 0
+        for name in self.given:
+            flat = np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8)
+            begin = self._offsets[name]
+            end = begin + len(flat)
+            room[begin:end] = flat
+        self._staging.send(end)
+        self._sent = arrays[self.given[0]] if is_lone else None
 
 
 def _count_expr(shape: tuple[Expr, ...]) -> Expr:

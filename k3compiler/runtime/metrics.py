@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -45,6 +46,15 @@ class EngineCounters:
         else:
             self.inter_token.append(now - clock.last_token)
         clock.last_token = now
+
+    def tokens(self, clocks: Sequence[RequestClock]) -> None:
+        """Each of these requests got one more token, and had some before."""
+        now = perf_counter()
+        self.generation_tokens += len(clocks)
+        for clock in clocks:
+            assert clock.last_token is not None, "the first token comes of a prompt"
+            self.inter_token.append(now - clock.last_token)
+            clock.last_token = now
 
     def to_dict(self) -> dict[str, Any]:
         """Names as in the Prometheus metrics of serving engines, without a prefix."""

@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from k3compiler.dtypes import itemsize, numpy_dtype
 from k3compiler.errors import K3Error
 from k3compiler.package.expr import Expr, compile_exprs, evaluate
-from k3compiler.package.manifest import CallStep, CollectiveStep, KernelRecord, Plan
+from k3compiler.package.manifest import (
+    CallStep,
+    CollectiveStep,
+    KernelRecord,
+    LaunchStep,
+    Plan,
+)
 from k3compiler.package.step_inputs import INPUT_SHAPES
 from k3compiler.runtime.device.base import Buffer, Device, LibraryCall, TensorRef
 from k3compiler.runtime.device.launch_table import LaunchTable
@@ -32,8 +38,9 @@ StepHook = Callable[["PlanRunner", StepInputs], None]
 class PlanRunner:
     """Runs one plan, step after step, with memory that grows to the largest step seen.
 
-    Memory by name: inputs lie in one arena; ``#3`` is the storage block 3; an output without a block
-    has its own; weights ``w:..`` and states are given and shared with other plans.
+    Memory by name: inputs lie in one arena, which the host and the plan's first launch fill; ``#3``
+    is the storage block 3; an output without a block has its own; weights ``w:..`` and states are
+    given and shared with other plans.
 
     Args:
         kernels: by symbol; the device has loaded them.
@@ -63,7 +70,10 @@ class PlanRunner:
         self._device, self.plan, self._fixed = device, plan, dict(fixed)
         self._constants, self._poison = dict(constants), poison
         self._buffers = {b.name: b for b in plan.buffers if b.kind in ("workspace", "output")}
-        self._inputs = InputArena(device, _known_inputs(plan))
+        derived = _derived_inputs(plan, kernels)
+        given = [name for name in _known_inputs(plan) if name not in derived]
+        self._inputs = InputArena(device, given, sorted(derived))
+        self._carried = set(plan.outputs) & {a for s in plan.steps[:1] for a in s.args}
         self._blocks = self._block_sizes()
         self._memory: dict[str, Buffer] = {}
         self._capacity = np.full(len(self._blocks), -1, np.int64)
@@ -143,26 +153,30 @@ class PlanRunner:
         return TensorRef(self._buffer(self._block_of(name)), buffer.dtype, shape)
 
     def run(self, step: StepInputs, fetch: Iterable[str] = ()) -> dict[str, Array]:
-        """Run the plan on a step.
+        """Run the plan on a step, and wait for it; see :meth:`start`."""
+        return self.start(step, fetch)()
+
+    def start(self, step: StepInputs, fetch: Iterable[str] = ()) -> Callable[[], dict[str, Array]]:
+        """Launch the plan on a step and start copying outputs; returns at once on a GPU.
 
         Args:
             fetch: outputs to copy back.
 
         Returns:
-            Host arrays of the outputs named, padding rows included.
+            A function that waits, and gives host arrays of the outputs named, padding rows included.
         """
         if step.symbols != self._step_symbols:
             self._resize(step.symbols)
-        absent = [name for name in self.plan.inputs if name not in step.arrays]
+        absent = [name for name in self._inputs.given if name not in step.arrays]
         if absent:
             raise _unknown(self.plan, f"inputs of the {self.plan.phase} phase", absent[0])
         self._inputs.write(step.arrays)
         if self._poison:
             self.poison()
         self._launch(step)
-        self._device.synchronize()
-        refs = {name: self.tensor(name) for name in fetch}
-        return {n: self._device.download(r.buffer, r.dtype, r.shape) for n, r in refs.items()}
+        names = list(fetch)
+        found = self._device.fetch([self.tensor(name) for name in names])
+        return lambda: dict(zip(names, found(), strict=True))
 
     def _launch(self, step: StepInputs) -> None:
         """All steps at once, or cut after every step that a hook waits for."""
@@ -179,9 +193,18 @@ class PlanRunner:
                 self.after_step[index](self, step)
 
     def read(self, name: str) -> Array:
-        """A host copy of a buffer, weight or state in its current shape."""
+        """A host copy of an input, buffer, weight or state in its current shape."""
+        if name in self._inputs.names:
+            return self._read_input(name)
         ref = self.tensor(name)
         return self._device.download(ref.buffer, ref.dtype, ref.shape)
+
+    def _read_input(self, name: str) -> Array:
+        dtype, shape = INPUT_SHAPES[name]
+        extents = tuple(evaluate(extent, self._symbols) for extent in shape)
+        begin, size = self._inputs.offset(name), prod(extents) * itemsize(dtype)
+        block = self._device.download(self._inputs.buffer, "i8", (begin + size,))
+        return block[begin:].view(numpy_dtype(dtype)).reshape(extents)
 
     def write(self, name: str, values: Array) -> None:
         """Replace the contents of a buffer or state (for hooks)."""
@@ -203,9 +226,13 @@ class PlanRunner:
         ]
 
     def poison(self) -> None:
-        """Fill workspace and outputs with NaN: what a step does not write must not be read."""
-        for buffer in self._memory.values():
-            self._device.fill(buffer, POISON_BYTE)
+        """Fill workspace and outputs with NaN: what a step does not write must not be read.
+
+        But for outputs that the next step begins with.
+        """
+        for name, buffer in self._memory.items():
+            if name not in self._carried:
+                self._device.fill(buffer, POISON_BYTE)
 
 
 def _bytes_expr(shape: tuple[Expr, ...], dtype: str) -> Expr:
@@ -219,6 +246,16 @@ def _known_inputs(plan: Plan) -> tuple[str, ...]:
         if name not in INPUT_SHAPES:
             raise _unknown(plan, "an input of docs/package.md", name)
     return plan.inputs
+
+
+def _derived_inputs(plan: Plan, kernels: Mapping[str, KernelRecord]) -> set[str]:
+    """The inputs that some launch writes."""
+    written: set[str] = set()
+    for step in plan.steps:
+        if isinstance(step, LaunchStep):
+            each = zip(step.args, kernels[step.launch].args, strict=True)
+            written |= {text for text, arg in each if arg.access != "r"}
+    return written & set(plan.inputs)
 
 
 def _unknown(plan: Plan, expected: str, name: str) -> K3Error:

@@ -1,8 +1,9 @@
 """The step's metadata: which tokens, positions, pages, chunks and segments a plan works on.
 
-Everything is built on the host as small numpy arrays (i32 unless said) under the names of
-docs/package.md. A kda chunk is cut on the *absolute* grid of its sequence, so the same chunks come
-out however the prompt is fed:
+The host gives small numpy arrays (i32 unless said) under the names of docs/package.md; what is as
+long as the tokens or the page table is expanded on the device. Decode steps: ``decode_seats.py``. A
+kda chunk is cut on the *absolute* grid of its sequence, so the same chunks come out however the
+prompt is fed:
 
     context 40, 100 new tokens, grid 64  ->  rows [0, 24) [24, 88) [88, 100)
     (absolute positions                      [40, 64) [64, 128) [128, 140))
@@ -10,7 +11,7 @@ out however the prompt is fed:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
@@ -78,35 +79,16 @@ class SeqChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeRows:
-    """A decode step as columns: what :class:`SeqChunk` says one by one.
-
-    Shapes: all ``[n]``, but ``pages [n, P] i32`` (0 past a row's last page). ``tokens`` i32,
-    ``contexts`` and ``slots`` i64; the sampler's as in INPUT_SHAPES.
-    """
-
-    tokens: Ints
-    contexts: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    pages: Ints
-    temperature: NDArray[np.float32]
-    top_k: Ints
-    top_p: NDArray[np.float32]
-    seed: Ints
-    step_idx: Ints
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.tokens)
-
-
-@dataclass(frozen=True, slots=True)
 class StepInputs:
-    """A step's arrays by name, the values of its symbols, and how many sequences are real."""
+    """What the host gives for a step, and the values of its symbols.
+
+    The plan's first launch makes the other step inputs of it (``kernels/step_metadata.py``).
+    ``positions()``: the absolute position of every token row, for those who look on.
+    """
 
     arrays: dict[str, NDArray[Any]]
     symbols: dict[str, int]
-    num_real: int
+    positions: Callable[[], Ints]
 
 
 def build_prefill(
@@ -125,94 +107,42 @@ def build_prefill(
         segment_chunks: kda chunks per segment; None makes one segment per sequence. Segments
             begin at absolute multiples too, so they do not depend on the prefill chunks before.
     """
-    arrays = _sequence_arrays(chunks, page_columns, page_tokens)
-    arrays |= _kv_arrays(chunks)
+    arrays: dict[str, NDArray[Any]] = {**_sequence_arrays(chunks, page_columns, page_tokens)}
     arrays |= _chunk_arrays(chunks, chunk_tokens, segment_chunks)
     arrays |= _logit_arrays(chunks)
-    return StepInputs(arrays, _symbols(arrays, page_columns), len(chunks))
+    spans = [(c.context_tokens, c.end_tokens) for c in chunks]
 
+    def positions() -> Ints:
+        return np.concatenate([np.arange(a, b, dtype=np.int32) for a, b in spans])
 
-def build_decode(
-    chunks: Sequence[SeqChunk], *, page_columns: int, page_tokens: int, num_rows: int
-) -> StepInputs:
-    """Inputs of the decode plan: one token per sequence, padded to ``num_rows`` sequences.
-
-    Padding rows own nothing: token 0 of slot 0 and page 0 with no context.
-    """
-    assert all(c.num_tokens == 1 and c.logits != "none" for c in chunks), "decode feeds one token"
-    padding = SeqChunk([0], 0, 0, [0])
-    rows = [*chunks, *[padding] * (num_rows - len(chunks))]
-    assert len(rows) == num_rows, f"{len(chunks)} sequences do not fit {num_rows} rows"
-    arrays = _sequence_arrays(rows, page_columns, page_tokens) | _logit_arrays(rows)
-    return StepInputs(arrays, _symbols(arrays, page_columns), len(chunks))
-
-
-def build_decode_rows(rows: DecodeRows, *, num_rows: int) -> StepInputs:
-    """The inputs of :func:`build_decode` from columns, padded to ``num_rows``; no loop over rows."""
-
-    def padded(values: NDArray[Any], name: str, fill: float = 0) -> NDArray[Any]:
-        out = np.full((num_rows, *values.shape[1:]), fill, numpy_dtype(INPUT_SHAPES[name][0]))
-        out[: len(values)] = values
-        return out
-
-    each = np.arange(num_rows + 1, dtype=np.int32)
-    contexts = padded(rows.contexts, "seq_ctx")
-    arrays: dict[str, NDArray[Any]] = {
-        "tokens": padded(rows.tokens, "tokens"),
-        "token_seq": each[:-1],
-        "token_pos": contexts,
-        "seq_start": each,
-        "seq_ctx": contexts,
-        "seq_slot": padded(rows.slots, "seq_slot"),
-        "page_table": padded(rows.pages, "page_table"),
-        "logit_rows": each[:-1],
-        "temperature": padded(rows.temperature, "temperature"),
-        "top_k": padded(rows.top_k, "top_k"),
-        "top_p": padded(rows.top_p, "top_p", SamplerRow().top_p),
-        "seed": padded(rows.seed, "seed"),
-        "step_idx": padded(rows.step_idx, "step_idx"),
-    }
-    return StepInputs(arrays, _symbols(arrays, rows.pages.shape[1]), rows.num_rows)
+    return StepInputs(arrays, _symbols(arrays, page_columns), positions)
 
 
 def _symbols(arrays: Mapping[str, NDArray[Any]], page_columns: int) -> dict[str, int]:
-    sizes = {"T": "tokens", "S": "seq_ctx", "KV": "kv_pos", "NC": "chunk_seq", "NS": "seg_seq"}
-    found = {symbol: len(arrays[name]) for symbol, name in sizes.items() if name in arrays}
+    sizes = {"T": "tokens", "S": "seq_ctx", "NC": "chunk_seq", "NS": "seg_seq", "PG": "pages"}
+    found = {symbol: len(arrays[name]) for symbol, name in sizes.items()}
+    found["KV"] = int(arrays["kv_start"][-1])
     return found | {"R": len(arrays["logit_rows"]), "P": page_columns}
 
 
 def _sequence_arrays(
     chunks: Sequence[SeqChunk], page_columns: int, page_tokens: int
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, Ints]:
     counts = np.array([c.num_tokens for c in chunks], np.int64)
     assert len(chunks) and counts.min() > 0, "a step feeds at least one token per sequence"
     contexts = np.array([c.context_tokens for c in chunks], np.int64)
-    starts = _starts(counts)
-    seq = np.repeat(np.arange(len(chunks)), counts)
-    table = np.zeros((len(chunks), page_columns), np.int32)
-    for row, chunk in zip(table, chunks, strict=True):
-        used = cdiv(chunk.end_tokens, page_tokens)
-        assert used <= min(len(chunk.pages), page_columns), f"{chunk} has too few pages"
-        row[:used] = chunk.pages[:used]
+    used = [cdiv(c.end_tokens, page_tokens) for c in chunks]
+    for chunk, num_pages in zip(chunks, used, strict=True):
+        assert num_pages <= min(len(chunk.pages), page_columns), f"{chunk} has too few pages"
+    pages = [np.asarray(c.pages[:n], np.int32) for c, n in zip(chunks, used, strict=True)]
     return {
         "tokens": np.concatenate([np.asarray(c.tokens, np.int32) for c in chunks]),
-        "token_seq": seq.astype(np.int32),
-        "token_pos": (np.arange(len(seq)) - (starts[:-1] - contexts)[seq]).astype(np.int32),
-        "seq_start": starts.astype(np.int32),
+        "seq_start": _starts(counts),
         "seq_ctx": contexts.astype(np.int32),
         "seq_slot": np.array([c.slot for c in chunks], np.int32),
-        "page_table": table,
-    }
-
-
-def _kv_arrays(chunks: Sequence[SeqChunk]) -> dict[str, Ints]:
-    counts = np.array([c.end_tokens for c in chunks], np.int64)
-    starts = _starts(counts)
-    seq = np.repeat(np.arange(len(chunks)), counts)
-    return {
-        "kv_start": starts.astype(np.int32),
-        "kv_seq": seq.astype(np.int32),
-        "kv_pos": (np.arange(len(seq)) - starts[seq]).astype(np.int32),
+        "page_start": _starts(np.array(used, np.int64)),
+        "pages": np.concatenate(pages),
+        "kv_start": _starts(contexts + counts),
     }
 
 
@@ -283,5 +213,5 @@ def _logit_arrays(chunks: Sequence[SeqChunk]) -> dict[str, NDArray[Any]]:
     return columns
 
 
-def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+def _starts(counts: NDArray[np.int64]) -> Ints:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from k3compiler.runtime.cache.engine_cache import EngineCache
+from k3compiler.runtime.decode_loop import DecodeLoop, SamplerColumns
 from k3compiler.runtime.executor import Executor, StepOutput
 from k3compiler.runtime.metrics import EngineCounters, RequestClock
 from k3compiler.runtime.request import FinishReason, Request
@@ -17,7 +18,7 @@ from k3compiler.runtime.sampling import sample
 from k3compiler.runtime.scheduler.continuous import ContinuousScheduler, PrefillPart, StepPlan
 from k3compiler.runtime.scheduler.job import Job
 from k3compiler.runtime.speculation import Drafter
-from k3compiler.runtime.step import DecodeRows, SamplerRow, SeqChunk
+from k3compiler.runtime.step import SamplerRow, SeqChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +44,6 @@ class StepResult:
     stopped: list[int]
 
 
-class SamplerColumns:
-    """The sampling parameters of decoding rows, as the plan's sampler takes them."""
-
-    def __init__(self, num_rows: int) -> None:
-        self.temperature: NDArray[np.float32] = np.zeros(num_rows, np.float32)
-        self.top_k: NDArray[np.int32] = np.zeros(num_rows, np.int32)
-        self.top_p: NDArray[np.float32] = np.ones(num_rows, np.float32)
-        self.seed: NDArray[np.int32] = np.zeros(num_rows, np.int32)
-
-    def set(self, row: int, request: Request) -> None:
-        """From now on ``row`` is decoded for ``request``."""
-        params = request.params
-        self.temperature[row] = 0.0 if params.is_greedy else params.temperature
-        self.top_k[row], self.top_p[row] = params.top_k, params.top_p
-        self.seed[row] = request.seed
-
-
 class StepRunner:
     """Runs step plans.
 
@@ -80,6 +64,7 @@ class StepRunner:
         self._executor, self._cache, self._scheduler = executor, cache, scheduler
         self._live, self._counters, self._drafter = live, counters, drafter
         self._samplers = SamplerColumns(scheduler.limits.max_seqs)
+        self._decodes = DecodeLoop(executor, cache, scheduler, self._samplers)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Decodes (or verifies), then prompts."""
@@ -92,35 +77,35 @@ class StepRunner:
         first = self._run_prefill(plan.prefill, stopped)
         return StepResult(tokens, num_new, first, stopped)
 
-    def _run_decodes(self, all_rows: NDArray[np.int64], stopped: list[int]) -> NDArray[np.int32]:
+    def _run_decodes(self, rows: NDArray[np.int64], stopped: list[int]) -> NDArray[np.int32]:
         """A token of every row, in launches of as many as a plan takes. Shapes: ``[rows] i32``."""
-        tokens = np.zeros(len(all_rows), np.int32)
-        most = self._executor.buckets[-1]
-        for begin in range(0, len(all_rows), most):
-            rows = all_rows[begin : begin + most]
-            requests = [self._request_of(row) for row in rows.tolist()]
-            output = self._executor.decode_rows(
-                self._decode_rows(rows), want_logits=_want_logits(requests)
-            )
-            for index, (row, request) in enumerate(zip(rows.tolist(), requests, strict=True)):
-                tokens[begin + index] = self._accept(row, request, output, index, stopped)
-        self._cache.roll_states(all_rows)
+        tokens = np.zeros(len(rows), np.int32)
+        for some, output in self._decodes.run(rows):
+            if output.logits is None and output.next_token is not None:
+                tokens[some] = output.next_token
+                self._accept_greedy(rows[some], output.next_token, stopped)
+                continue
+            for index, row in enumerate(rows[some].tolist()):
+                request = self._request_of(row)
+                tokens[some.start + index] = self._accept(row, request, output, index, stopped)
         return tokens
 
-    def _decode_rows(self, rows: NDArray[np.int64]) -> DecodeRows:
-        """The step's columns; no loop over rows or tokens."""
-        scheduler, samplers = self._scheduler, self._samplers
-        step = scheduler.num_out[rows]
-        return DecodeRows(
-            scheduler.out[rows, step - 1],
-            self._cache.hybrid.rows.context[rows],
-            self._cache.slot_rows(rows),
-            self._cache.page_tables(rows, self._executor.sizes.page_columns),
-            samplers.temperature[rows],
-            samplers.top_k[rows],
-            samplers.top_p[rows],
-            samplers.seed[rows],
-            step.astype(np.int32),
+    def _accept_greedy(
+        self, rows: NDArray[np.int64], tokens: NDArray[np.int32], stopped: list[int]
+    ) -> None:
+        """What :meth:`_accept` does, of many rows; only those that end are looked at one by one."""
+        lives = [self._live_of(row) for row in rows.tolist()]
+        self._counters.tokens([live.clock for live in lives])
+        ending = self._samplers.stops(rows, tokens) | self._scheduler.is_last(rows)
+        for live, token, ends in zip(lives, tokens.tolist(), ending.tolist(), strict=True):
+            if ends:
+                live.request.accept(token)
+            else:
+                live.request.outputs.append(token)
+        stopped.extend(
+            row
+            for row, live in zip(rows.tolist(), lives, strict=True)
+            if live.request.finish is FinishReason.STOP
         )
 
     def _run_verifies(
@@ -200,9 +185,12 @@ class StepRunner:
         return first
 
     def _request_of(self, row: int) -> Request:
+        return self._live_of(row).request
+
+    def _live_of(self, row: int) -> Live:
         job = self._scheduler.jobs[row]
         assert job is not None, "a scheduled row has a job"
-        return self._live[job.name].request
+        return self._live[job.name]
 
     def _accept(
         self, row: int, request: Request, output: StepOutput, index: int, stopped: list[int]

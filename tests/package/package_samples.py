@@ -59,7 +59,8 @@ def _scalar(name: str, dtype: str = "i32") -> ArgRecord:
 
 
 def kernels(files: dict[str, str] | None = None) -> tuple[KernelRecord, ...]:
-    """``embed``: x[t] = table[tokens[t]] * scale; ``head``: logits[r] = sum over x[rows[r]]."""
+    """``embed``: x[t] = table[tokens[t]] * scale; ``head``: logits[r] = sum over x[rows[r]]; ``feed``:
+    tokens from a decode record in which every live row is set anew (no ``next_token`` here)."""
     own = files or {}
     embed = KernelRecord(
         symbol="embed",
@@ -90,21 +91,43 @@ def kernels(files: dict[str, str] | None = None) -> tuple[KernelRecord, ...]:
         grid=("R", VOCAB // 8, 1),
         files=own,
     )
-    return embed, head
+    feed = KernelRecord(
+        symbol="feed",
+        family="feed",
+        op="k3.step_metadata",
+        args=(
+            _buffer("record", "i32", "REC"),
+            _buffer("tokens", "i32", "T", access="w"),
+            _buffer("rows", "i32", "T", access="w"),
+            _scalar("REC"),
+            _scalar("T"),
+        ),
+        grid=("T", 1, 1),
+        files=own,
+    )
+    return embed, head, feed
 
 
 def plan(phase: Any) -> Plan:
-    """Embed, then the head on the rows that want logits."""
+    """Embed, then the head on the rows that want logits; a decode step is fed from its record."""
+    feed = LaunchStep(
+        "feed",
+        ("decode_record", "tokens", "logit_rows", "1 + T*(11 + P)", "T"),
+        ("T", "1", "1"),
+        "k3.step_metadata",
+    )
+    first = (feed,) if phase == "decode" else ()
     return Plan(
         phase=phase,
-        inputs=("tokens", "logit_rows"),
+        inputs=(*(("decode_record",) if first else ()), "tokens", "logit_rows"),
         outputs=("logits",),
         buffers=(
-            BufferRecord("x", "f32", ("T", HIDDEN), "workspace", 0, 0, 1),
+            BufferRecord("x", "f32", ("T", HIDDEN), "workspace", 0, len(first), len(first) + 1),
             BufferRecord("logits", "f32", ("R", VOCAB), "output"),
         ),
         storage=(StorageRecord(0, f"T*{HIDDEN}*4"),),
         steps=(
+            *first,
             LaunchStep(
                 "embed", ("tokens", "w:table", "x", "T", "f:1.5"), ("T", "1", "1"), "k3.embed", 0
             ),

@@ -230,7 +230,7 @@ def test_plan_that_does_not_fit_is_refused(tmp_path: Path, key: str, value: Any)
 def test_plan_json_needs_a_step_kind() -> None:
     data = samples.plan("decode").to_json()
     data["steps"].append({"op": "k3.nothing", "args": []})
-    with pytest.raises(K3Error, match="steps\\[2\\]"):
+    with pytest.raises(K3Error, match="steps\\[3\\]"):
         Plan.from_json(data)
 
 

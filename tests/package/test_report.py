@@ -37,7 +37,7 @@ POINT = Point(tokens=6, seqs=2, context=100)
 
 
 def measured_manifest() -> Manifest:
-    embed, head = samples.kernels()
+    embed, head, feed = samples.kernels()
     embed = replace(
         embed,
         floor=FloorRecord(bytes="T*8", flops="T*2"),
@@ -46,7 +46,7 @@ def measured_manifest() -> Manifest:
         equation="7.1",
     )
     head = replace(head, floor=FloorRecord(bytes="unbound*2", flops=7))
-    return samples.manifest(kernels=(embed, head), page_tokens=64)
+    return samples.manifest(kernels=(embed, head, feed), page_tokens=64)
 
 
 def layered_plan() -> Plan:

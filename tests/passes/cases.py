@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from k3compiler.check.step_arrays import decode_arrays, prefill_arrays
 from k3compiler.config import ModelConfig
 from k3compiler.graph.build import build_graph
 from k3compiler.ir import print_module
@@ -17,7 +18,7 @@ from k3compiler.passes.pipelines import LoweringOptions, Phase, pipeline
 from k3compiler.passes.registry import run_passes
 from k3compiler.reference.random_checkpoint import random_tensors
 from k3compiler.reference.tiny import tiny_config
-from k3compiler.runtime.step import SeqChunk, build_decode, build_prefill
+from k3compiler.runtime.step import SeqChunk
 
 Array = NDArray[Any]
 PAGE_TOKENS, SLOTS, PAGES = 8, 6, 20
@@ -51,15 +52,15 @@ def case(name: str, phase: Phase) -> Case:
             SeqChunk(second, 20, 4, [11, 2, 6, 10]),
         ]
         sizes = {"page_columns": 7, "page_tokens": PAGE_TOKENS}
-        step = build_prefill(chunks, **sizes, chunk_tokens=16, segment_chunks=1)
+        arrays = prefill_arrays(chunks, **sizes, chunk_tokens=16, segment_chunks=1)
     else:
         chunks = [
             SeqChunk(first[:1], 37, 2, [3, 5, 7, 9, 1]),
             SeqChunk(second[:1], 0, 4, [11]),
             SeqChunk(second[1:2], 16, 1, [2, 6, 12]),
         ]
-        step = build_decode(chunks, page_columns=7, page_tokens=PAGE_TOKENS, num_rows=4)
-    inputs = step.arrays | states(config, rng)
+        arrays = decode_arrays(chunks, page_columns=7, page_tokens=PAGE_TOKENS, num_rows=4)
+    inputs = arrays | states(config, rng)
     return Case(config, inputs, dict(random_tensors(config, 0)))
 
 

@@ -1,4 +1,4 @@
-/* The sample package's two kernels and a plain k3_run, for tests of the runtime alone. */
+/* The sample package's kernels and a plain k3_run, for tests of the runtime alone. */
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
@@ -36,6 +36,17 @@ void head(int64_t *args, int64_t lo, int64_t hi, int64_t gx, int64_t gy) {
                 sum += x[rows[r] * HIDDEN + i] * table[v * HIDDEN + i];
             logits[r * VOCAB + v] = sum;
         }
+    }
+}
+
+/* tokens and rows of a decode step; a live row's words start with its token */
+void feed(int64_t *args, int64_t lo, int64_t hi, int64_t gx, int64_t gy) {
+    const int32_t *record = (const int32_t *)args[0];
+    int32_t *tokens = (int32_t *)args[1], *rows = (int32_t *)args[2];
+    (void)gx, (void)gy;
+    for (int64_t t = lo; t < hi; t++) {
+        tokens[t] = t < record[0] ? record[record[1 + t]] : 0;
+        rows[t] = (int32_t)t;
     }
 }
 

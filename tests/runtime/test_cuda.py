@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from k3compiler.errors import K3Error
-from k3compiler.package.manifest import CallStep, LaunchRecord, LaunchStep, TargetRecord
+from k3compiler.package.manifest import CallStep, LaunchRecord, TargetRecord
 from k3compiler.package.writer import PackageWriter
 from k3compiler.runtime.device.cuda import CudaDevice, CudaProgram
 from k3compiler.runtime.engine import Engine
@@ -39,6 +39,13 @@ extern "C" __global__ void head(const float *x, const int *rows, const float *ta
     float sum = 0;
     for (int i = 0; i < 8; i++) sum += x[rows[r] * 8 + i] * table[v * 8 + i];
     logits[r * 32 + v] = sum;
+}
+extern "C" __global__ void feed(const int *record, int *tokens, int *rows, int REC, int T,
+                                void *scratch, void *profile) {
+    int t = blockIdx.x;
+    if (threadIdx.x) return;
+    tokens[t] = t < record[0] ? record[record[1 + t]] : 0;
+    rows[t] = t;
 }
 """
 
@@ -68,7 +75,7 @@ def isa() -> str:
 def package(isa: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cuda") / "pkg"
     files = {"cubin": "kernels/all.cubin"}
-    embed, head = samples.kernels(files)
+    embed, *others = samples.kernels(files)
     embed = replace(
         embed,
         launch=LaunchRecord(
@@ -78,7 +85,7 @@ def package(isa: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     samples.write_sample(
         path,
         {"kernels/all.cubin": _cubin(isa)},
-        kernels=(embed, head),
+        kernels=(embed, *others),
         target=TargetRecord("here", "cuda", isa),
         decode_buckets=(1, 2, 4),
     )
@@ -118,20 +125,20 @@ def test_gemm_is_a_library_call(
     isa: str, checkpoint: TensorTable, expected_logits: Floats, tmp_path: Path
 ) -> None:
     plans = {phase: samples.plan(phase) for phase in ("prefill", "decode")}
-    embed, _ = samples.kernels({"cubin": "kernels/all.cubin"})
+    embed, _, feed = samples.kernels({"cubin": "kernels/all.cubin"})
     embed = replace(
         embed, launch=LaunchRecord(num_warps=1, shared_bytes=32, global_scratch_bytes=32)
     )
     with PackageWriter(tmp_path / "pkg") as writer:
         writer.add_bytes("kernels/all.cubin", _cubin(isa))
         for plan in plans.values():
-            first = plan.steps[0]
-            assert isinstance(first, LaunchStep)
+            *first, _ = plan.steps
             call = CallStep("gemm", ("x", "w:head", "logits"), "k3.linear", 0)
             buffers = (plan.buffers[0], replace(plan.buffers[1], shape=("T", samples.VOCAB)))
-            writer.add_plan(replace(plan, steps=(first, call), buffers=buffers))
+            writer.add_plan(replace(plan, steps=(*first, call), buffers=buffers))
         writer.add_weights(samples.weights())
-        writer.commit(samples.manifest(kernels=(embed,), target=TargetRecord("here", "cuda", isa)))
+        target = TargetRecord("here", "cuda", isa)
+        writer.commit(samples.manifest(kernels=(embed, feed), target=target))
     engine = Engine(tmp_path / "pkg", checkpoint, max_context=128)
     tokens = [int(i) for i in range(30)]
     for chunks in (None, [1]):

@@ -238,6 +238,7 @@ def test_null_device_records_launches(tmp_path: Path) -> None:
     assert grids == [
         ("embed", (69, 1, 1)),
         ("head", (69, 4, 1)),
+        ("feed", (1, 1, 1)),
         ("embed", (1, 1, 1)),
         ("head", (1, 4, 1)),
     ]

@@ -12,13 +12,14 @@ import pytest
 
 from k3compiler.errors import K3Error
 from k3compiler.package.manifest import BufferRecord, CallStep, LaunchStep, Plan
+from k3compiler.runtime.decode_seats import build_decode
 from k3compiler.runtime.device.base import LibraryCall, TensorRef
 from k3compiler.runtime.device.cpu import LEVELS, CpuProgram, HostMemory, cpu_flags, tensor_view
 from k3compiler.runtime.device.launch_table import LaunchTable
 from k3compiler.runtime.device.null import NullDevice
 from k3compiler.runtime.plan_runner import PlanRunner
 from k3compiler.runtime.state import state_records
-from k3compiler.runtime.step import SeqChunk, StepInputs, build_decode, build_prefill
+from k3compiler.runtime.step import SeqChunk, StepInputs, build_prefill
 from tests.package import package_samples as samples
 
 KERNELS = {k.symbol: k for k in samples.kernels()}
@@ -60,8 +61,7 @@ def test_reserved_memory_does_not_move() -> None:
     version = runner.table.version
     for rows in (1, 8, 3):
         chunks = [SeqChunk([1], 0, i + 1, [i + 1]) for i in range(rows)]
-        step = build_decode(chunks, page_columns=4, page_tokens=64, num_rows=rows)
-        runner.run(step)
+        runner.run(build_decode(chunks, page_columns=4, page_tokens=64, num_rows=rows))
     assert runner.table.version == version
 
 
@@ -78,12 +78,9 @@ def test_inputs_arrive_on_the_device() -> None:
     device = NullDevice()
     runner = _runner(samples.plan("prefill"), device)
     runner.run(_prefill(7))
-    arena = runner._inputs
-    block = tensor_view(TensorRef(arena._buffer, "i32", (arena._buffer.num_bytes // 4,)))
-    at = (arena.pointer("logit_rows") - arena._buffer.pointer) // 4
-    assert block[:7].tolist() == list(range(7))
-    assert block[at : at + 7].tolist() == list(range(7))
-    assert device.launches[0]["args"]["tokens"] == arena.pointer("tokens")
+    assert runner.read("tokens").tolist() == list(range(7))
+    assert runner.read("logit_rows").tolist() == list(range(7))
+    assert device.launches[0]["args"]["tokens"] == runner.pointer("tokens")
 
 
 def test_derived_symbols_size_buffers_and_grids() -> None:
@@ -102,7 +99,7 @@ def test_derived_symbols_size_buffers_and_grids() -> None:
 
 def test_unknown_names_are_refused() -> None:
     plan = samples.plan("decode")
-    embed = plan.steps[0]
+    embed = plan.steps[1]
     assert isinstance(embed, LaunchStep)
     for name in ("nothing", "kda_state.0", "w:other"):
         args = (name, *embed.args[1:])
@@ -116,14 +113,14 @@ def test_unknown_names_are_refused() -> None:
             build_decode([SeqChunk([1], 0, 1, [1])], page_columns=4, page_tokens=64, num_rows=1)
         )
     with pytest.raises(K3Error, match="inputs of the decode phase"):
-        _runner(replace(plan, inputs=("tokens", "logit_rows", "seq_seg")), NullDevice()).run(
+        _runner(replace(plan, inputs=(*plan.inputs, "seq_seg")), NullDevice()).run(
             build_decode([SeqChunk([1], 0, 1, [1])], page_columns=4, page_tokens=64, num_rows=1)
         )
 
 
 @pytest.mark.parametrize("text", ["1.5", "f:", "f:nan", "f:x"])
 def test_float_arguments_are_checked(text: str) -> None:
-    step = samples.plan("decode").steps[0]
+    step = samples.plan("decode").steps[1]
     assert isinstance(step, LaunchStep)
     step = replace(step, args=(*step.args[:-1], text))
     with pytest.raises(K3Error, match="K3-K003"):

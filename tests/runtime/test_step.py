@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 
 from k3compiler.package.expr import cdiv, evaluate
 from k3compiler.package.step_inputs import INPUT_SHAPES
-from k3compiler.runtime.step import (
-    DecodeRows,
-    SamplerRow,
-    SeqChunk,
-    StepInputs,
-    build_decode,
-    build_decode_rows,
-    build_prefill,
-    input_bytes,
-)
+from k3compiler.runtime.step import SeqChunk, StepInputs, build_prefill, input_bytes
 
 PAGE, CHUNK, COLUMNS = 16, 64, 40
 
@@ -64,17 +55,14 @@ def test_tables_say_what_they_should(chunks: list[SeqChunk], segment_chunks: int
         begin, end = a["seq_start"][s : s + 2]
         assert (begin, end) == (row, row + chunk.num_tokens)
         assert a["tokens"][begin:end].tolist() == list(chunk.tokens)
-        assert set(a["token_seq"][begin:end]) == {s}
-        assert a["token_pos"][begin:end].tolist() == list(
-            range(chunk.context_tokens, chunk.end_tokens)
-        )
+        span = range(chunk.context_tokens, chunk.end_tokens)
+        assert step.positions()[begin:end].tolist() == list(span)
         assert a["seq_ctx"][s] == chunk.context_tokens
         assert a["seq_slot"][s] == chunk.slot
-        used = cdiv(chunk.end_tokens, PAGE)
-        assert a["page_table"][s].tolist() == [*chunk.pages, *[0] * (COLUMNS - used)]
+        first, past = a["page_start"][s : s + 2]
+        assert a["pages"][first:past].tolist() == chunk.pages
         low, high = a["kv_start"][s : s + 2]
-        assert set(a["kv_seq"][low:high]) == {s}
-        assert a["kv_pos"][low:high].tolist() == list(range(chunk.end_tokens))
+        assert high - low == chunk.end_tokens
         logit_rows += {"none": [], "last": [end - 1], "all": list(range(begin, end))}[chunk.logits]
         row = end
     assert a["logit_rows"].tolist() == logit_rows
@@ -85,12 +73,13 @@ def test_tables_say_what_they_should(chunks: list[SeqChunk], segment_chunks: int
 def test_chunks_and_segments_tile_every_sequence(
     chunks: list[SeqChunk], segment_chunks: int | None
 ) -> None:
-    a = _prefill(chunks, segment_chunks).arrays
+    step = _prefill(chunks, segment_chunks)
+    a, token_pos = step.arrays, step.positions()
     assert a["chunk_start"].tolist() == [0, *a["chunk_end"][:-1].tolist()]
     assert (a["chunk_end"] > a["chunk_start"]).all()
     for begin, end, s in zip(a["chunk_start"], a["chunk_end"], a["chunk_seq"], strict=True):
-        positions = a["token_pos"][begin:end]
-        assert set(a["token_seq"][begin:end]) == {s}
+        positions = token_pos[begin:end]
+        assert a["seq_start"][s] <= begin < end <= a["seq_start"][s + 1]
         assert positions[0] // CHUNK == positions[-1] // CHUNK, "a chunk crosses the grid"
         starts_late = positions[0] % CHUNK and positions[0] != chunks[s].context_tokens
         ends_early = (positions[-1] + 1) % CHUNK and positions[-1] + 1 != chunks[s].end_tokens
@@ -133,18 +122,6 @@ def test_checkpoints_cut_neither_chunks_nor_segments() -> None:
         _prefill([SeqChunk(range(200), 0, 1, list(range(1, 14)), checkpoints={65: 5})])
 
 
-def test_decode_rows_are_padded_with_trash() -> None:
-    chunks = [_chunk(i, 17 * i, 1) for i in range(3)]
-    step = build_decode(chunks, page_columns=COLUMNS, page_tokens=PAGE, num_rows=4)
-    assert step.symbols == {"T": 4, "S": 4, "R": 4, "P": COLUMNS}
-    assert step.num_real == 3
-    for name in ("tokens", "seq_slot", "seq_ctx"):
-        assert step.arrays[name][3] == 0
-    assert not step.arrays["page_table"][3].any()
-    assert step.arrays["token_pos"].tolist() == [0, 17, 34, 0]
-    assert step.arrays["logit_rows"].tolist() == [0, 1, 2, 3]
-
-
 def test_too_few_pages_is_caught() -> None:
     with pytest.raises(AssertionError, match="too few pages"):
         _prefill([SeqChunk(range(17), 0, 1, [1])])
@@ -156,36 +133,3 @@ def test_a_verify_cuts_chunks_at_every_position() -> None:
     a = _prefill([chunk]).arrays
     assert (a["chunk_start"].tolist(), a["chunk_end"].tolist()) == ([0, 1, 2, 3], [1, 2, 3, 4])
     assert (a["seg_chunk"].tolist(), a["chunk_ckpt"].tolist()) == ([0, 4], [4, 5, 6, -1])
-
-
-def test_columns_give_what_chunks_give() -> None:
-    """The array-at-a-time decode step, padded and not, equals the one built row by row."""
-    rng = np.random.default_rng(4)
-    contexts = [5, 0, 63, 64, 200]
-    pages = np.zeros((5, 16), np.int32)
-    chunks: list[SeqChunk] = []
-    samplers = [SamplerRow(0.5 * i, i, 1 - 0.1 * i, i * 7, i * 3) for i in range(5)]
-    for row, (context, sampler) in enumerate(zip(contexts, samplers, strict=True)):
-        used = context // PAGE + 1
-        pages[row, :used] = rng.integers(1, 99, used)
-        table = pages[row, :used].tolist()
-        chunks.append(SeqChunk([row + 9], context, row + 1, table, sampler=sampler))
-    columns = DecodeRows(
-        np.arange(9, 14, dtype=np.int32),
-        np.array(contexts),
-        np.arange(1, 6),
-        pages,
-        np.array([s.temperature for s in samplers], np.float32),
-        np.array([s.top_k for s in samplers], np.int32),
-        np.array([s.top_p for s in samplers], np.float32),
-        np.array([s.seed for s in samplers], np.int32),
-        np.array([s.step_idx for s in samplers], np.int32),
-    )
-    for num_rows in (5, 8):
-        expected = build_decode(chunks, page_columns=16, page_tokens=PAGE, num_rows=num_rows)
-        found = build_decode_rows(columns, num_rows=num_rows)
-        assert (found.symbols, found.num_real) == (expected.symbols, 5)
-        assert found.arrays.keys() == expected.arrays.keys()
-        for name, array in expected.arrays.items():
-            assert found.arrays[name].dtype == array.dtype, name
-            assert np.array_equal(found.arrays[name], array), name

@@ -8,8 +8,9 @@ import numpy as np
 
 from k3compiler.check.case import MEMORY, Array
 from k3compiler.check.cases.gemm import normal
+from k3compiler.check.step_arrays import decode_arrays, prefill_arrays
 from k3compiler.package.expr import cdiv
-from k3compiler.runtime.step import SeqChunk, build_decode, build_prefill
+from k3compiler.runtime.step import SeqChunk
 
 CHUNK_TOKENS = 64
 
@@ -49,10 +50,10 @@ def prefill_batch(
         contexts = [0, *rng.integers(1, 3 * page_tokens, parts - 1).tolist()]
     chunks, pages = _sequences(contexts, counts, page_tokens, rng)
     columns = max(cdiv(c.end_tokens, page_tokens) for c in chunks) + 1
-    step = build_prefill(
+    arrays = prefill_arrays(
         chunks, page_columns=columns, page_tokens=page_tokens, chunk_tokens=CHUNK_TOKENS
     )
-    return step.arrays, pages
+    return arrays, pages
 
 
 def decode_batch(
@@ -66,8 +67,8 @@ def decode_batch(
         contexts = [sizes["CTX"]] * rows
     chunks, pages = _sequences(contexts, [1] * rows, page_tokens, rng)
     columns = sizes.get("P", max(cdiv(c.end_tokens, page_tokens) for c in chunks) + 1)
-    step = build_decode(chunks, page_columns=columns, page_tokens=page_tokens, num_rows=rows)
-    return step.arrays, pages
+    arrays = decode_arrays(chunks, page_columns=columns, page_tokens=page_tokens, num_rows=rows)
+    return arrays, pages
 
 
 def filled_cache(

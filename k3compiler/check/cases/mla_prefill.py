@@ -18,7 +18,7 @@ def mla_prefill(params: Params, rng: np.random.Generator, sizes: dict[str, int])
     dtype, heads = params["dtype"], params["heads"]
     nope, rope, v = params["nope"], params["rope"], params["v"]
     inputs, _ = prefill_batch(rng, {"T": 2 * params["block_m"] + 17, **sizes}, CHUNK_TOKENS)
-    tokens, total = len(inputs["tokens"]), len(inputs["kv_pos"])
+    tokens, total = len(inputs["tokens"]), int(inputs["kv_start"][-1])
     q = normal(rng, (tokens, heads, nope + rope), dtype, 2.0)
     kv = normal(rng, (total, heads * (nope + v)), dtype)
     latent = np.full((total, params["kv_lora"] + rope), np.nan, MEMORY[dtype])

@@ -17,6 +17,7 @@ from k3compiler.dialects.k3.params import (
     GatherRows,
     Linear,
     Sample,
+    StepMetadata,
     Weight,
 )
 from k3compiler.dialects.k3.pointwise import (
@@ -59,5 +60,6 @@ __all__ = [
     "Silu",
     "SiluMul",
     "Situ",
+    "StepMetadata",
     "Weight",
 ]

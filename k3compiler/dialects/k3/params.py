@@ -150,6 +150,29 @@ class Sample(K3Op, name="sample"):
         yield typed("token", self.token, "i32")
 
 
+class StepMetadata(K3Op, name="step_metadata"):
+    """The step's tokens and metadata, made on the device from what the host packed; the first op of a model.
+
+    The identity in meaning: it says where in a plan the arrays of the batch come into being.
+
+    Shapes: tokens [T] i32 -> new_tokens [T] i32.
+    """
+
+    EQUATION = "notation"
+    tokens: Operand[Tensor]
+    batch: Operand[Batch]
+    page_tokens: IntegerAttr
+    new_tokens: Result[Tensor]
+    new_batch: Result[Batch]
+
+    def faults(self) -> Iterator[Fault]:
+        yield shaped("tokens", self.tokens, None)
+        yield typed("tokens", self.tokens, "i32")
+        yield same("new_tokens", self.tokens, self.new_tokens)
+        if self.page_tokens.value < 1:
+            yield f"page_tokens: expected at least 1, found {self.page_tokens.value}"
+
+
 class Columns(K3Op, name="columns"):
     """Columns ``offset .. offset + width`` of x; a view, no kernel.
 

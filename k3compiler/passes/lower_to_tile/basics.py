@@ -10,6 +10,7 @@ from k3compiler.package.expr import Expr
 from k3compiler.passes.lower_to_tile.builder import PlanBuilder
 from k3compiler.passes.lower_to_tile.refs import Ref, step_input
 
+NEXT_TOKEN = "next_token"  # an output of every plan
 MAX_ROW_BLOCK = 8192  # columns of one elementwise block
 
 
@@ -50,6 +51,18 @@ def columns(plan: PlanBuilder, op: Any) -> None:
 
 def embed(plan: PlanBuilder, op: Any) -> None:
     table = plan.ref(op.table)
+def step_metadata(plan: PlanBuilder, op: Any) -> None:
+    """The step inputs are where the kernels read them; a decode step is fed with what the last one chose."""
+    if plan.phase == "decode":
+        dims = {"page_tokens": op.page_tokens.value}
+        chosen = Ref(NEXT_TOKEN, "i32", ("R",))
+        given: dict[str, Ref | str] = {"record": step_input("decode_record"), NEXT_TOKEN: chosen}
+        plan.launch(origin_of(op), "decode_metadata", dims, given)
+    else:
+        plan.launch(origin_of(op), "prefill_metadata", {}, {})
+    plan.bind(op.new_tokens, plan.ref(op.tokens))
+
+
     y = result(plan, op.y, "embedding", "T")
     dims = {
         "rows": table.rows,

@@ -65,6 +65,8 @@ _EXPERT_WEIGHTS = {
     "moe_down": ("w2", "s2"),
 }
 _ROWS: dict[tuple[str, str], str] = {
+    ("decode_metadata", "record"): "(T+1)",  # of a step in which every row goes on
+    ("decode_metadata", "page_table"): "0",
     ("embed", "table"): "T",
     ("gather_rows", "x"): "R",
     ("kda_conv_state", "x"): "(3*S)",

@@ -38,6 +38,10 @@ def activation_of(op: Any) -> GatedActivation:
     return lambda g, u: situ(g, u, beta, cap)
 
 
+def step_metadata(op: Any, step: Step, tokens: Array, batch: None) -> tuple[Array, None]:
+    return tokens, batch
+
+
 def embed(op: Any, step: Step, tokens: Array, table: Array) -> Array:
     row = tokens - step.bound(optional(op, "first_row"))
     inside = (row >= 0) & (row < len(table))
@@ -169,6 +173,7 @@ MEANINGS: dict[Any, Any] = {
     k3.Concat: lambda op, step, parts: np.concatenate(parts, axis=1),
     k3.GatherRows: lambda op, step, x, batch: x[step["logit_rows"]],
     k3.Argmax: lambda op, step, logits: logits.argmax(axis=1).astype(np.int32),
+    k3.StepMetadata: step_metadata,
     k3.Sample: sample,
     k3.RmsNorm: lambda op, step, x, w: rms_norm(x, w, op.eps.value),
     k3.GatedRmsNorm: gated_norm,

@@ -382,8 +382,9 @@ class HybridCache(CacheStore):
         rows = self.rows
         context = int(rows.context[row])
         last = context // self.unit * self.unit
-        column = rows.slot if context == last else rows.rolled
-        is_there = column[row] and (context == last or rows.rolled_at[row] == last)
+        is_rolled = rows.rolled[row] and rows.rolled_at[row] == last
+        column = rows.rolled if is_rolled else rows.slot  # a live one may have run ahead
+        is_there = column[row] and (is_rolled or context == last)
         if last == 0 or not is_there:
             return 0
         slot = int(column[row])

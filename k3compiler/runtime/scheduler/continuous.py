@@ -172,6 +172,10 @@ class ContinuousScheduler:
         job.state = JobState.DONE
         self._blocked_at = -1
 
+    def is_last(self, rows: Ints) -> NDArray[np.bool_]:
+        """Whether the next token of a row ends it by its length."""
+        return self.known[rows] + 1 >= self.limit[rows]
+
     def outputs(self, row: int) -> Tokens:
         """What a running row generated."""
         return self.out[row, : self.num_out[row]].copy()

@@ -266,6 +266,13 @@ func.func @argmax(%a: tensor<?x211xf32>) -> tensor<?xf32> {
 }
 
 // -----
+// CHECK: k3.step_metadata: page_tokens: expected at least 1, found 0
+func.func @step_metadata(%a: tensor<?xi32>, %b: !k3.batch) -> (tensor<?xi32>, !k3.batch) {
+  %r:2 = "k3.step_metadata"(%a, %b) {page_tokens = 0 : i64} : (tensor<?xi32>, !k3.batch) -> (tensor<?xi32>, !k3.batch)
+  return %r#0, %r#1 : tensor<?xi32>, !k3.batch
+}
+
+// -----
 // CHECK: k3.sample: logits element type: expected one of f32, found bf16
 func.func @sample(%a: tensor<?x211xbf16>, %b: !k3.batch) -> tensor<?xi32> {
   %r = "k3.sample"(%a, %b) : (tensor<?x211xbf16>, !k3.batch) -> tensor<?xi32>

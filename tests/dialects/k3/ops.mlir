@@ -161,6 +161,13 @@ func.func @sample(%a: tensor<?x211xf32>, %b: !k3.batch) -> tensor<?xi32> {
   return %r : tensor<?xi32>
 }
 
+// CHECK-LABEL: @step_metadata(
+// CHECK: "k3.step_metadata"({{.*}} -> (tensor<?xi32>, !k3.batch)
+func.func @step_metadata(%a: tensor<?xi32>, %b: !k3.batch) -> (tensor<?xi32>, !k3.batch) {
+  %r:2 = "k3.step_metadata"(%a, %b) {page_tokens = 64 : i64} : (tensor<?xi32>, !k3.batch) -> (tensor<?xi32>, !k3.batch)
+  return %r#0, %r#1 : tensor<?xi32>, !k3.batch
+}
+
 // CHECK-LABEL: @columns(
 // CHECK: "k3.columns"({{.*}} -> tensor<?x64xf32>
 func.func @columns(%a: tensor<?x192xf32>) -> tensor<?x64xf32> {
