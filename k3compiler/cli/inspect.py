@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from k3compiler.package.reader import Package
     from k3compiler.package.summary import KernelRow, Point
+    from k3compiler.package.timeline import Clock
 
 
 PHASES = ("prefill", "decode")  # in the order of use, not of the manifest's keys
@@ -35,6 +36,10 @@ def inspect_command(
             "--brief", help="Only the kernels that move the most bytes in a step, in fewer columns."
         ),
     ] = False,
+    times: Annotated[
+        Path | None,
+        typer.Option(help="What k3c bench --rank wrote: the timeline takes its times."),
+    ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="New tokens of the prefill point.")] = 512,
     seqs: Annotated[int, typer.Option(min=1, help="Sequences in the step.")] = 1,
     context: Annotated[int, typer.Option(min=0, help="Cached tokens per sequence.")] = 1024,
@@ -51,7 +56,9 @@ def inspect_command(
         "decode": Point(tokens=seqs, seqs=seqs, context=context),
     }
     if html is not None:
-        html.write_text(render_report(opened.manifest, list(opened.plans.values()), points))
+        clock = _clock(opened, times, points["decode"])
+        plans = list(opened.plans.values())
+        html.write_text(render_report(opened.manifest, plans, points, clock))
     if markdown is not None:
         plans = opened.plans.items()
         tables = [markdown_table(opened.manifest, plan, points[phase]) for phase, plan in plans]
@@ -67,6 +74,48 @@ def inspect_command(
         print(f"report: {html}")
 
 
+def _clock(package: Package, times: Path | None, point: Point) -> Clock | None:
+    """The chip's rate, and the times that were measured at the decode point.
+
+    Raises:
+        K3Error: K3-K003 a file that is not a step benchmark, or not of this point.
+    """
+    from k3compiler.errors import K3Error
+    from k3compiler.package.timeline import Clock
+    from k3compiler.targets.base import find_target
+
+    rate = find_target(package.manifest.target.name).bytes_per_s
+    found: dict[str, float] = {}
+    if times is not None:
+        rows = _measured_rows(times)
+        here = [r for r in rows if (r["batch"], r["context"]) == (point.seqs, point.context)]
+        found = {row["kernel"]: float(row["us_each"]) for row in here}
+        if not found:
+            raise K3Error(
+                "K3-K003",
+                where=str(times),
+                expected=f"times at --seqs {point.seqs} --context {point.context}",
+                found=", ".join(sorted({f"{r['batch']} at {r['context']}" for r in rows}))
+                or "none",
+            )
+    return None if rate is None else Clock(rate, found)
+
+
+def _measured_rows(path: Path) -> list[dict[str, Any]]:
+    from k3compiler.errors import K3Error
+
+    try:
+        rows = json.loads(path.read_text())["kernels"]
+        if all({"kernel", "us_each", "batch", "context"} <= set(row) for row in rows):
+            return rows
+        fault = "rows without kernel, us_each, batch and context"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        fault = f"{type(error).__name__}: {error}"
+    raise K3Error(
+        "K3-K003", where=str(path), expected="what k3c bench PKG --rank writes", found=fault
+    )
+
+
 def _print_facts(package: Package) -> None:
     manifest = package.manifest
     target, parallel = manifest.target, manifest.parallel
@@ -74,6 +123,8 @@ def _print_facts(package: Package) -> None:
         f"{manifest.model['name']}: {manifest.config.num_layers} layers for {target.name} "
         f"({target.isa}), {manifest.dtype}, experts {manifest.moe}, tp {parallel.tp}, ep {parallel.ep}"
     )
+    for choice in parallel.choices:
+        print(f"  {choice}")
     print(
         f"{len(manifest.kernels)} kernels, {len(manifest.files)} files, built by k3compiler "
         f"{manifest.version} (schema {manifest.schema}, digest {manifest.digest[:12]})"

@@ -17,6 +17,7 @@ from k3compiler.package.manifest import (
     Plan,
     Step,
 )
+from k3compiler.package.report_timeline import draw_timelines
 from k3compiler.package.summary import (
     DEFAULT_POINTS,
     KERNEL_HEADS,
@@ -31,6 +32,7 @@ from k3compiler.package.summary import (
     step_name,
     storage_bytes,
 )
+from k3compiler.package.timeline import Clock
 
 _BOX_W, _BOX_H, _GAP = 98, 34, 6
 _ROW_H, _LIFE_W, _LIFE_H = 62, 1208, 10
@@ -53,16 +55,20 @@ _HUES = {
 
 
 def render_report(
-    manifest: Manifest, plans: Sequence[Plan], points: Mapping[str, Point] = DEFAULT_POINTS
+    manifest: Manifest,
+    plans: Sequence[Plan],
+    points: Mapping[str, Point] = DEFAULT_POINTS,
+    clock: Clock | None = None,
 ) -> str:
-    """The page as text: facts, then for each phase the kernels, the steps per layer and the workspace.
+    """The page as text: facts, then for each phase the kernels, the steps per layer, their times and the workspace.
 
     Args:
         manifest: of the package; its ``files`` and ``digest`` are not used, so it may be unsealed.
         plans: the phases to draw.
         points: where each phase's floors are evaluated.
+        clock: what the decode step's timeline is made of; None leaves it out.
     """
-    phases = "".join(_phase(manifest, plan, points[plan.phase]) for plan in plans)
+    phases = "".join(_phase(manifest, plan, points[plan.phase], clock) for plan in plans)
     title = escape(f"{_model_name(manifest)} for {manifest.target.name}")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -93,18 +99,21 @@ def _facts(manifest: Manifest) -> str:
     return f'<table class="facts">{rows}</table>'
 
 
-def _phase(manifest: Manifest, plan: Plan, point: Point) -> str:
+def _phase(manifest: Manifest, plan: Plan, point: Point, clock: Clock | None) -> str:
     symbols = plan_symbols(manifest, plan, point)
     where = f"{point.tokens} tokens, {point.seqs} sequences, {point.context} tokens of context each"
     workspace = format_count(storage_bytes(plan, symbols), "B")
     groups = "".join(_draw_group(group) for group in layer_groups(plan))
+    times = ""
+    if clock is not None and plan.phase == "decode":
+        times = draw_timelines(manifest, plan, point, clock)
     return (
         f"<h2>{escape(plan.phase)}: {len(plan.steps)} steps</h2>\n"
         f"<p>Floors and sizes at {where}. A floor is what one launch must move and compute at least.</p>\n"
         f"{_kernel_table(manifest, plan, point)}\n"
         "<h3>Steps, layer by layer</h3>"
         "<p>Layers with the same ops are drawn once. Hover for kernel and arguments (of the first).</p>\n"
-        f'<div class="draw">{groups}</div>\n'
+        f'<div class="draw">{groups}</div>\n{times}'
         f"<h3>Workspace: {workspace} in {len(plan.storage)} blocks</h3>"
         "<p>A row is a block of memory, a bar the buffer that lives in it from its first to its last step.</p>\n"
         f'<div class="draw">{_draw_lifetimes(plan)}</div>\n'

@@ -31,9 +31,34 @@ from k3compiler.package.summary import (
     plan_symbols,
     storage_bytes,
 )
+from k3compiler.package.timeline import LAUNCH_US, Clock, end_us, timeline
 from tests.package import package_samples as samples
 
 POINT = Point(tokens=6, seqs=2, context=100)
+
+
+def test_a_timeline_begins_where_the_branches_end() -> None:
+    """Two kernels beside each other and one behind both; the last is empty at this size."""
+    kernel = samples.kernels()[1]
+    kernel = replace(kernel, floor=FloorRecord(bytes="R*1000", flops=0))
+
+    def head(stream: int, *waits: int, rows: str = "R") -> LaunchStep:
+        args = ("x", "logit_rows", "w:head", "logits", "T", "R")
+        return LaunchStep("head", args, (rows, "4", "1"), "k3.head", 3, stream, waits)
+
+    steps = (head(0), head(1), head(0, 1), head(0, rows="R-2"))
+    plan = replace(samples.plan("decode"), steps=steps)
+    clock = Clock(1e9, {})
+    manifest = samples.manifest(kernels=(kernel,))
+    slots = timeline(manifest, plan, POINT, clock)
+    assert [s.index for s in slots] == [0, 1, 2]
+    assert [s.begin_us for s in slots] == [0, 0, 2 + LAUNCH_US]
+    assert [s.floor_us for s in slots] == [2, 2, 2]
+    slots = timeline(manifest, plan, POINT, Clock(1e9, {"head": 7.0}))
+    assert end_us(slots) == 14 and all(s.is_measured for s in slots)
+    page = render_report(manifest, [plan], {"decode": POINT}, clock)
+    assert "Timeline: 3 launches, 0.01 ms" in page and "layer 3 (1): 3 launches, 8.0 µs" in page
+    assert "Timeline" not in render_report(manifest, [plan], {"decode": POINT})
 
 
 def measured_manifest() -> Manifest:
