@@ -33,6 +33,8 @@ CASES: dict[str, str] = {
     "rms_norm": "k3compiler.check.cases.norm:rms_norm",
     "kda_decode": "k3compiler.check.cases.kda_decode:kda_decode",
     "moe_topk": "k3compiler.check.cases.moe_route:moe_topk",
+    "decode_metadata": "k3compiler.check.cases.step_metadata:decode_metadata",
+    "prefill_metadata": "k3compiler.check.cases.step_metadata:prefill_metadata",
     "kda_inputs": "k3compiler.check.cases.kda_prefill:kda_inputs",
     "kda_conv_state": "k3compiler.check.cases.kda_prefill:kda_conv_state",
     "kda_prepare": "k3compiler.check.cases.kda_prefill:kda_prepare",

@@ -31,6 +31,8 @@ FAMILIES: dict[str, str] = {
     "rms_norm": "k3compiler.kernels.norm:rms_norm",
     "kda_decode": "k3compiler.kernels.kda_decode:kda_decode",
     "moe_topk": "k3compiler.kernels.moe_route:moe_topk",
+    "decode_metadata": "k3compiler.kernels.step_metadata:decode_metadata",
+    "prefill_metadata": "k3compiler.kernels.step_metadata:prefill_metadata",
     "kda_inputs": "k3compiler.kernels.kda_inputs:kda_inputs",
     "kda_conv_state": "k3compiler.kernels.kda_inputs:kda_conv_state",
     "kda_prepare": "k3compiler.kernels.kda_prepare:kda_prepare",

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from k3compiler.check.step_arrays import decode_arrays, prefill_arrays
 from k3compiler.ir import origin_of, parse_module, print_module
 from k3compiler.ir.dialect import attribute
 from k3compiler.passes.meaning import interpret
@@ -15,7 +16,7 @@ from k3compiler.passes.module import operations
 from k3compiler.passes.pipelines import Phase, pipeline
 from k3compiler.passes.registry import parse_pipeline, run_passes
 from k3compiler.reference.model import ReferenceModel
-from k3compiler.runtime.step import SeqChunk, build_decode, build_prefill
+from k3compiler.runtime.step import SeqChunk
 from tests.passes import cases
 
 pytestmark = pytest.mark.t1
@@ -166,16 +167,16 @@ def _uneven_inputs(decode: bool) -> dict[str, Any]:
     sizes = {"page_columns": 7, "page_tokens": 16}
     if decode:
         chunks = [SeqChunk([1], 5, 2, [1]), SeqChunk([1], 0, 1, [2])]
-        step = build_decode(chunks, **sizes, num_rows=3)
+        arrays = decode_arrays(chunks, **sizes, num_rows=3)
     else:
         chunks = [SeqChunk([1] * 70, 40, 2, range(7)), SeqChunk([1] * 9, 0, 1, [2])]
-        step = build_prefill(chunks, **sizes, chunk_tokens=32, segment_chunks=1)
-    rows = len(step.arrays["tokens"])
+        arrays = prefill_arrays(chunks, **sizes, chunk_tokens=32, segment_chunks=1)
+    rows = len(arrays["tokens"])
     shapes = {
         "qkv": (rows, 40), "f": (rows, 16), "b": (rows, 2), "gate": (rows, 8), "conv": (4, 3, 40),
         "state": (4, 2, 4, 8), "taps": (40, 4), "a_log": (2,), "dt_bias": (16,), "norm": (4,),
     }  # fmt: skip
-    return step.arrays | {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    return arrays | {name: rng.normal(size=shape) for name, shape in shapes.items()}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 from k3compiler.ir.dialect import plain, shape
 from k3compiler.package.manifest import ParamRecord, Plan, Step
 from k3compiler.package.pitches import pitch_of
-from k3compiler.passes.lower_to_tile.basics import dtype_of
+from k3compiler.passes.lower_to_tile.basics import NEXT_TOKEN, dtype_of
 from k3compiler.passes.lower_to_tile.branches import access_of, branched
 from k3compiler.passes.lower_to_tile.builder import Kernels, PlanBuilder, Scheduler
 from k3compiler.passes.lower_to_tile.order import order_updates
@@ -21,6 +21,7 @@ _HERE = "k3compiler.passes.lower_to_tile"
 LOWERINGS: dict[str, str] = {
     "k3.weight": f"{_HERE}.basics:weight",
     "k3.columns": f"{_HERE}.basics:columns",
+    "k3.step_metadata": f"{_HERE}.basics:step_metadata",
     "k3.embed": f"{_HERE}.basics:embed",
     "k3.linear": f"{_HERE}.basics:linear",
     "k3.rms_norm": f"{_HERE}.basics:rms_norm",
@@ -118,7 +119,7 @@ def _param(op: Any, ref: Ref) -> ParamRecord:
 def _finish(builder: PlanBuilder, terminator: Any, states: Mapping[str, Ref]) -> Plan:
     """Names the outputs, checks that states are updated in place, plans the workspace."""
     returned = [builder.ref(v) for v in terminator.operands]
-    outputs = {returned[0].name: "logits", returned[1].name: "next_token"}
+    outputs = {returned[0].name: "logits", returned[1].name: NEXT_TOKEN}
     assert [r.name for r in returned[2:]] == list(states), "states are updated in place"
     renamed = {
         old: replace(ref, name=outputs.get(old, old)) for old, ref in builder.buffers.items()
