@@ -23,6 +23,7 @@ from k3compiler.package.manifest import (
     model_digest,
 )
 from k3compiler.package.report import render_report
+from k3compiler.package.timeline import Clock
 from k3compiler.package.writer import PackageWriter
 from k3compiler.passes.lower_to_tile.builder import Kernels
 from k3compiler.passes.lower_to_tile.lower import Lowered, lower_to_tile, merge_params
@@ -89,7 +90,9 @@ def compile_model(
             plans=plans,
             libraries=write_libraries(writer, spec, built),
         )
-        report = render_report(manifest, [low.plan for low in lowered.values()])
+        clock = Clock(spec.bytes_per_s, {}) if spec.bytes_per_s else None
+        plan_list = [low.plan for low in lowered.values()]
+        report = render_report(manifest, plan_list, clock=clock)
         writer.add_text("report.html", report)
         writer.commit(manifest)
     return out

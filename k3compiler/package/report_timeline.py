@@ -22,7 +22,7 @@ def draw_timelines(manifest: Manifest, plan: Plan, point: Point, clock: Clock) -
     return (
         f"<h3>Timeline: {launches} launches, {end_us(slots) / 1e3:.2f} ms</h3>"
         f"<p>{measured} launches as measured, the others estimated: the floor at the chip's rate and a small "
-        "launch's own time. Branches run beside each other; what they share of the memory's bandwidth is not in the estimate. "
+        "launch's own time. Branches run beside each other; that they share the memory's bandwidth is left out. "
         "Launches that are empty at this size are left out.</p>\n"
         f"{groups}"
     )
