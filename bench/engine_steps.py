@@ -1,38 +1,47 @@
-"""Decode steps per second of the whole engine, by batch.
+"""Decode steps per second of the whole engine, by batch, and what the host waits for.
 
     python bench/engine_steps.py PKG --weights DIR [--device cuda] [--batches 1,64,256] [--steps 100]
-        [--context 512] [--trace steps.json]
+        [--context 512] [--out steps.json] [--trace]
 
-``host_us`` is what the engine's Python takes per step beside the launch (scheduling, tables,
-book-keeping): the step's time less that of ``Executor.decode_rows``. With ``--trace`` on a GPU, a
-profiler trace of a few steps at the first batch is written (copies, kernels, synchronisations).
+``host_us`` is what the engine's Python takes per step (scheduling, records, book-keeping, launches):
+the step's time less what it waited for tokens. With ``--trace`` on a GPU, steps are run under the
+profiler and every call of the CUDA runtime and driver is counted (synchronisations, copies, graphs).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from k3compiler.runtime.engine import Engine
+from k3compiler.runtime.engine import Engine, RequestKeys
 from k3compiler.runtime.sampling import SamplingParams
 
+TRACED_STEPS = 130  # every row turns a page and passes a unit twice
 
-class Timer:
-    """Wraps a function and adds up its time."""
 
-    def __init__(self, inner: Any) -> None:
-        self._inner, self.seconds = inner, 0.0
+class WaitTimer:
+    """Wraps ``Executor.start_decode`` and adds up the time that its results are waited for."""
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        begin = perf_counter()
-        found = self._inner(*args, **options)
-        self.seconds += perf_counter() - begin
-        return found
+    def __init__(self, start: Callable[..., Callable[[], Any]]) -> None:
+        self._start, self.seconds = start, 0.0
+
+    def __call__(self, *args: Any, **options: Any) -> Callable[[], Any]:
+        results = self._start(*args, **options)
+
+        def timed() -> Any:
+            begin = perf_counter()
+            found = results()
+            self.seconds += perf_counter() - begin
+            return found
+
+        return timed
 
 
 def decoding(engine: Engine, batch: int, context: int, tokens: int) -> None:
@@ -41,18 +50,24 @@ def decoding(engine: Engine, batch: int, context: int, tokens: int) -> None:
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
     for _ in range(batch):
         prompt = rng.integers(0, engine.executor.vocab_size, context).tolist()
-        engine._submit(engine._request(prompt, params))
+        engine._submit(engine._request(prompt, params), RequestKeys(), 0)
     while engine.metrics()["num_requests_waiting"] or engine.scheduler._prefilling:
+        engine.step()
+
+
+def finish(engine: Engine) -> None:
+    while engine.scheduler.has_work:
         engine.step()
 
 
 def measure(engine: Engine, batch: int, context: int, steps: int) -> dict[str, Any]:
     """Median step time while every request decodes."""
     decoding(engine, batch, context, steps + 40)
-    for _ in range(5):
+    for _ in range(8):
         engine.step()
-    timer = Timer(engine.executor.decode_rows)
-    engine.executor.decode_rows = timer  # type: ignore[method-assign]
+    timer = WaitTimer(engine.executor.start_decode)
+    engine.executor.start_decode = timer  # type: ignore[method-assign]
+    engine.step()  # the launch that is there already is not timed
     times: list[float] = []
     host: list[float] = []
     for _ in range(steps):
@@ -60,33 +75,56 @@ def measure(engine: Engine, batch: int, context: int, steps: int) -> dict[str, A
         engine.step()
         times.append(perf_counter() - begin)
         host.append(times[-1] - (timer.seconds - before))
-    del engine.executor.decode_rows
-    while engine.scheduler.has_work:
-        engine.step()
+    del engine.executor.start_decode
+    finish(engine)
     median = float(np.median(times))
     return {
         "batch": batch,
         "context_tokens": context,
         "step_us": round(median * 1e6, 1),
+        "mean_step_us": round(float(np.mean(times)) * 1e6, 1),
         "host_us": round(float(np.median(host)) * 1e6, 1),
         "steps_per_s": round(1 / median, 1),
         "tokens_per_s": round(batch / median, 1),
     }
 
 
-def trace(engine: Engine, batch: int, context: int, path: Path) -> None:
-    """A profiler trace of ten decode steps."""
+def trace(engine: Engine, batch: int, context: int) -> dict[str, Any]:
+    """Calls of the CUDA runtime and driver, and what ran on the GPU, in steady decode steps."""
     from torch import profiler
 
-    decoding(engine, batch, context, 40)
+    decoding(engine, batch, context, TRACED_STEPS + 40)
+    for _ in range(8):
+        engine.step()
     with profiler.profile(
         activities=[profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.CUDA]
     ) as found:
-        for _ in range(10):
+        for _ in range(TRACED_STEPS):
             engine.step()
+    path = Path("trace.json")
     found.export_chrome_trace(str(path))
-    while engine.scheduler.has_work:
-        engine.step()
+    events = json.loads(path.read_text())["traceEvents"]
+    path.unlink()
+    finish(engine)
+    calls = Counter(e["name"] for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver"))
+    return {
+        "batch": batch,
+        "steps": TRACED_STEPS,
+        "calls": dict(sorted(calls.items())),
+        "synchronisations": sum(n for name, n in calls.items() if is_synchronous(name)),
+        "copies": dict(Counter(e["name"] for e in events if e.get("cat") == "gpu_memcpy")),
+        "metadata_us": _median_us(events, "decode_metadata"),
+    }
+
+
+def is_synchronous(call: str) -> bool:
+    """Whether a call makes the host wait for the device."""
+    return "Synchronize" in call or ("Memcpy" in call and "Async" not in call)
+
+
+def _median_us(events: list[dict[str, Any]], kernel: str) -> float | None:
+    times = [e["dur"] for e in events if e.get("cat") == "kernel" and kernel in e["name"]]
+    return round(float(np.median(times)), 2) if times else None
 
 
 def main() -> None:
@@ -98,25 +136,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--trace", type=Path)
+    parser.add_argument("--trace", action="store_true")
     options = parser.parse_args()
     batches = [int(b) for b in options.batches.split(",")]
     engine = Engine(
         options.package,
         options.weights,
         device=options.device,
-        max_context=options.context + options.steps + 64,
+        max_context=options.context + max(options.steps, TRACED_STEPS) + 64,
         max_sequences=max(batches),
         prefill_tokens=4096,
-        prefix_cache=False,
     )
     rows = [measure(engine, batch, options.context, options.steps) for batch in batches]
-    for row in rows:
+    traces = [trace(engine, batch, options.context) for batch in batches] if options.trace else []
+    for row in [*rows, *traces]:
         print(row)
     if options.out is not None:
-        options.out.write_text(json.dumps(rows, indent=1) + "\n")
-    if options.trace is not None:
-        trace(engine, batches[0], options.context, options.trace)
+        options.out.write_text(json.dumps({"rows": rows, "traces": traces}, indent=1) + "\n")
     engine.close()
 
 

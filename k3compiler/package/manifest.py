@@ -256,7 +256,7 @@ class Manifest:
     parallel: ParallelRecord = ParallelRecord()
     page_tokens: int = 64
     chunk_tokens: int = 64
-    decode_buckets: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    decode_buckets: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     libraries: dict[str, str] = field(default_factory=dict[str, str])
     files: dict[str, str] = field(default_factory=dict[str, str])
     digest: str = ""

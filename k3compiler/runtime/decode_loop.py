@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from k3compiler.runtime.cache.engine_cache import EngineCache
 from k3compiler.runtime.decode_seats import FROM_DEVICE, DecodeRows
-from k3compiler.runtime.executor import Executor, StepOutput
+from k3compiler.runtime.executor import NEXT_TOKEN, Executor, StepOutput
 from k3compiler.runtime.request import Request
 from k3compiler.runtime.scheduler.continuous import ContinuousScheduler
 
@@ -93,7 +93,9 @@ class DecodeLoop:
         self._scheduler, self._samplers = scheduler, samplers
         self._ahead: _Ahead | None = None
         self._num_moved = 0  # by compactions until the last launch: the device's tables are of then
-        self.runs_ahead = not executor.device.exact_rows
+        self._num_moves = 0
+        has_token = NEXT_TOKEN in executor.runner("decode").plan.outputs
+        self.runs_ahead = has_token and not executor.device.exact_rows
 
     def run(self, rows: Ints) -> Iterator[tuple[slice, StepOutput]]:
         """Decode all rows; yields which of them, and their outputs, launch by launch."""
@@ -146,7 +148,7 @@ class DecodeLoop:
         if not self._cache.hybrid.grow_all(rows, fed + 1):
             return False
         self._cache.run_ops()
-        return True
+        return self._cache.num_moves == self._num_moves
 
     def _launch(self, rows: Ints, ahead: int) -> Results:
         """Start a decode of one launch's rows, ``ahead`` steps after what is known of them."""
@@ -154,6 +156,9 @@ class DecodeLoop:
         if num_moved != self._num_moved:
             self._executor.forget_rows()
             self._num_moved = num_moved
+        if self._cache.num_moves != self._num_moves:
+            self._executor.forget_rows()  # what the device has in its page tables is elsewhere now
+            self._num_moves = self._cache.num_moves
         is_greedy = self._samplers.is_greedy(rows)
         return self._executor.start_decode(self._columns(rows, ahead), want_logits=not is_greedy)
 

@@ -49,8 +49,6 @@ def columns(plan: PlanBuilder, op: Any) -> None:
     plan.bind(op.y, plan.ref(op.x).slice(op.offset.value, columns_of(op.y)))
 
 
-def embed(plan: PlanBuilder, op: Any) -> None:
-    table = plan.ref(op.table)
 def step_metadata(plan: PlanBuilder, op: Any) -> None:
     """The step inputs are where the kernels read them; a decode step is fed with what the last one chose."""
     if plan.phase == "decode":
@@ -63,6 +61,8 @@ def step_metadata(plan: PlanBuilder, op: Any) -> None:
     plan.bind(op.new_tokens, plan.ref(op.tokens))
 
 
+def embed(plan: PlanBuilder, op: Any) -> None:
+    table = plan.ref(op.table)
     y = result(plan, op.y, "embedding", "T")
     dims = {
         "rows": table.rows,

@@ -167,13 +167,13 @@ def experts(
 
 
 MEANINGS: dict[Any, Any] = {
+    k3.StepMetadata: step_metadata,
     k3.Embed: embed,
     k3.Linear: linear,
     k3.Columns: columns,
     k3.Concat: lambda op, step, parts: np.concatenate(parts, axis=1),
     k3.GatherRows: lambda op, step, x, batch: x[step["logit_rows"]],
     k3.Argmax: lambda op, step, logits: logits.argmax(axis=1).astype(np.int32),
-    k3.StepMetadata: step_metadata,
     k3.Sample: sample,
     k3.RmsNorm: lambda op, step, x, w: rms_norm(x, w, op.eps.value),
     k3.GatedRmsNorm: gated_norm,
