@@ -85,7 +85,7 @@ def compile_model(
         )
         writer.add_weights(WeightMap(params))
         manifest = replace(
-            _manifest(config, spec, precision, moe, ParallelRecord(tp, ep or tp)),
+            manifest_of(config, spec, precision, moe, ParallelRecord(tp, ep or tp)),
             kernels=records,
             plans=plans,
             libraries=write_libraries(writer, spec, built),
@@ -122,13 +122,13 @@ def tuning_sources(
         Source(k.family, phase, k.params, k.options, Origin(k.op, None, k.equation), count)
         for k, count in ((by_symbol[symbol], count) for symbol, count in counts.most_common())
     ]
-    return _manifest(config, spec, precision, moe, ParallelRecord(tp, ep or tp)), sources
+    return manifest_of(config, spec, precision, moe, ParallelRecord(tp, ep or tp)), sources
 
 
-def _manifest(
+def manifest_of(
     config: ModelConfig, spec: TargetSpec, dtype: Dtype, moe: Moe, parallel: ParallelRecord
 ) -> Manifest:
-    """What is known before a kernel is built."""
+    """A package's manifest as far as it is known before a kernel is built."""
     return Manifest(
         version=k3compiler.__version__,
         model=config.to_dict(),
