@@ -23,6 +23,7 @@ import numpy as np
 from k3compiler.runtime.engine import Engine, RequestKeys
 from k3compiler.runtime.sampling import SamplingParams
 
+KEYS = RequestKeys((None, None), ())
 TRACED_STEPS = 130  # every row turns a page and passes a unit twice
 
 
@@ -50,7 +51,7 @@ def decoding(engine: Engine, batch: int, context: int, tokens: int) -> None:
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
     for _ in range(batch):
         prompt = rng.integers(0, engine.executor.vocab_size, context).tolist()
-        engine._submit(engine._request(prompt, params), RequestKeys(), 0)
+        engine._submit(engine._request(prompt, params), KEYS, 0)
     while engine.metrics()["num_requests_waiting"] or engine.scheduler._prefilling:
         engine.step()
 

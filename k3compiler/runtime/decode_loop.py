@@ -93,7 +93,6 @@ class DecodeLoop:
         self._scheduler, self._samplers = scheduler, samplers
         self._ahead: _Ahead | None = None
         self._num_moved = 0  # by compactions until the last launch: the device's tables are of then
-        self._num_moves = 0
         has_token = NEXT_TOKEN in executor.runner("decode").plan.outputs
         self.runs_ahead = has_token and not executor.device.exact_rows
 
@@ -148,17 +147,14 @@ class DecodeLoop:
         if not self._cache.hybrid.grow_all(rows, fed + 1):
             return False
         self._cache.run_ops()
-        return self._cache.num_moves == self._num_moves
+        return self._cache.hybrid.arena.num_moved == self._num_moved
 
     def _launch(self, rows: Ints, ahead: int) -> Results:
         """Start a decode of one launch's rows, ``ahead`` steps after what is known of them."""
         num_moved = self._cache.hybrid.arena.num_moved
         if num_moved != self._num_moved:
-            self._executor.forget_rows()
-            self._num_moved = num_moved
-        if self._cache.num_moves != self._num_moves:
             self._executor.forget_rows()  # what the device has in its page tables is elsewhere now
-            self._num_moves = self._cache.num_moves
+            self._num_moved = num_moved
         is_greedy = self._samplers.is_greedy(rows)
         return self._executor.start_decode(self._columns(rows, ahead), want_logits=not is_greedy)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from k3compiler.package.expr import cdiv
 from k3compiler.runtime.cache.hybrid import NO_HIT, CacheShape, HybridCache, Observer
-from k3compiler.runtime.cache.ops import Ints, Move
+from k3compiler.runtime.cache.ops import Ints
 from k3compiler.runtime.cache.state_memory import StateMemory
 
 Memory = Literal["unified", "static"]
@@ -107,11 +107,9 @@ class EngineCache:
         self.hybrid = HybridCache(shape, observe)
         self.memory, self.page_tokens, self._num_drafts = memory, page_tokens, num_drafts
         self._open: list[SequenceCache] = []
-        self.num_moves = 0
 
     def run_ops(self) -> None:
         """Execute what the cache asked of the memory."""
-        self.num_moves += sum(isinstance(op, Move) for op in self.hybrid.arena.ops)
         self.memory.run(self.hybrid.arena.ops)
         self.hybrid.arena.ops.clear()
 
