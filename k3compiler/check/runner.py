@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from k3compiler.check.case import MEMORY, Array
+from k3compiler.package.expr import bind_extents
 from k3compiler.package.manifest import KernelRecord, LaunchStep
 from k3compiler.package.shuffles import argument_layouts, shuffled
 from k3compiler.runtime.device.base import Device
@@ -87,5 +88,5 @@ def symbol_values(kernel: KernelRecord, arguments: Arguments) -> dict[str, int]:
             assert isinstance(given, np.ndarray), f"{argument.name}: an array wanted"
             assert given.dtype == MEMORY[argument.dtype], f"{argument.name}: {given.dtype}"
             pairs = zip(argument.shape, given.shape, strict=True)
-            values |= {str(n): size for n, size in pairs if isinstance(n, str)}
+            values |= bind_extents((n, size) for n, size in pairs if isinstance(n, str))
     return values

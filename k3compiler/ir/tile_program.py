@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from k3compiler.ir.bindings import ir
+from k3compiler.package.expr import bind_extents
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,8 @@ class ProgramInfo:
                 if argument.name in values and argument.dtype == "i32":
                     known[argument.name] = int(values[argument.name])
                 continue
-            for extent, size in zip(argument.shape, values[argument.name].shape, strict=True):
-                if isinstance(extent, str):
-                    known[extent] = size
+            pairs = zip(argument.shape, values[argument.name].shape, strict=True)
+            known |= bind_extents((n, size) for n, size in pairs if isinstance(n, str))
         return known
 
 

@@ -13,7 +13,7 @@ parsed by the small grammar below and only then turned into Python, so package t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,6 +25,15 @@ Expr = int | str
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|(//|[-+*%(),]))", re.ASCII)
 _FUNCTIONS = frozenset({"min", "max", "cdiv"})
 _MAX_DEPTH = 32
+
+
+def bind_extents(extents: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """What an array's extents (``N`` or ``N+1``) and their sizes say: each by itself, and N."""
+    known: dict[str, int] = {}
+    for extent, size in extents:
+        symbol, plus, _ = extent.partition("+1")
+        known |= {symbol: size - bool(plus), extent: size}
+    return known
 
 
 def cdiv(a: int, b: int) -> int:

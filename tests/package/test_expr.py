@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k3compiler.errors import K3Error
-from k3compiler.package.expr import cdiv, compile_exprs, evaluate, parse, symbols_of
+from k3compiler.package.expr import (
+    bind_extents,
+    cdiv,
+    compile_exprs,
+    evaluate,
+    parse,
+    symbols_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -76,3 +83,7 @@ _TREES = st.recursive(
 def test_agrees_with_python(text: str, t: int, s: int) -> None:
     names = {"T": t, "S": s, "min": min, "max": max, "cdiv": cdiv}
     assert evaluate(text, {"T": t, "S": s}) == eval(text, {"__builtins__": {}}, names)
+
+
+def test_extents_bind_themselves_and_their_symbol() -> None:
+    assert bind_extents([("NS+1", 4), ("T", 7)]) == {"NS": 3, "NS+1": 4, "T": 7}
