@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
+
 from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, dot, minimum, sigmoid
+from k3compiler.kernels.activation import gated
 
-RESIDUALS = {"none": (), "add": ("r",), "add2": ("r", "r2")}
+RESIDUALS = {"none": (), "add": ("r",), "add2": ("r", "r2"), "situ": (), "silu": ()}
+GATED = ("situ", "silu")
 
 
 def _block_of(p: Program, row_blocks: Tile, col_blocks: Tile, group: int) -> tuple[Tile, Tile]:
@@ -36,20 +41,28 @@ def gemm(
     block_k: int,
     group: int = 8,
     swap: bool = False,
+    chains: int = 1,
+    ahead: int = 0,
     epilogue: str = "none",
+    beta: float | None = None,
+    linear_beta: float | None = None,
     dtype: str,
     out_dtype: str | None = None,
 ) -> None:
     """y = x wᵀ, + r with epilogue ``add``, + r + r2 with ``add2``; accumulated and added in f32.
 
+    Epilogues ``situ`` and ``silu``: w is ``[2N, K]``, gate rows first, and y = act(x wgᵀ, x wuᵀ) (spec 5.3).
+
     Shapes: x ``[T, in_cols]`` of which columns ``in_offset .. in_offset + K`` are read; w ``[N, K]``; r and r2
     ``[T, N]``; y ``[T, out_cols]`` (default N) of which columns ``out_offset .. out_offset + N`` are written.
     ``swap`` is the skinny form: rows of the tile (``block_m``) are weights, columns (``block_n``) tokens.
-    ``out_dtype`` defaults to ``dtype``.
+    ``chains`` sums run side by side over K, so that a product need not wait for the last; ``ahead`` columns of the
+    weights are asked for before the kernels ahead of this one end. ``out_dtype`` defaults to ``dtype``.
     """
     out_cols, out_dtype = out_cols or N, out_dtype or dtype
     x = p.buffer("x", dtype, ("T", in_cols))
-    w = p.buffer("w", dtype, (N, K))
+    halves = 2 if epilogue in GATED else 1
+    w = p.buffer("w", dtype, (halves * N, K))
     residuals = [p.buffer(name, dtype, ("T", N)) for name in RESIDUALS[epilogue]]
     y = p.buffer("y", out_dtype, ("T", out_cols), "w")
     T = p.symbol("T")
@@ -60,12 +73,24 @@ def gemm(
     t, n = (j, i) if swap else (i, j)
     rows_x, rows_w = (block_n, block_m) if swap else (block_m, block_n)
 
-    with p.loop(0, K, block_k, carry=[p.zeros((block_m, block_n))]) as (k, (acc,)):
-        xk = x.load((t, k + in_offset), (rows_x, block_k), limits=(T, in_offset + K))
-        wk = w.load((n, k), (rows_w, block_k))
-        p.yield_(dot(wk, xk.T, acc) if swap else dot(xk, wk.T, acc))
-    (acc,) = p.results()
-    out = acc.T if swap else acc
+    firsts = [n + i * N for i in range(halves)]
+    for first in firsts if ahead else ():
+        w.prefetch((first, 0), minimum(N - n, rows_w), min(ahead, K))
+    zero = p.zeros((block_m, block_n))
+    with p.loop(0, K, block_k * chains, carry=[zero] * (halves * chains)) as (k, sums):
+        steps: list[Tile] = []
+        for chain in range(chains):
+            at = k + chain * block_k
+            xk = x.load((t, at + in_offset), (rows_x, block_k), limits=(T, in_offset + K))
+            tiles = [w.load((first, at), (rows_w, block_k)) for first in firsts]
+            of_chain = sums[chain * halves : (chain + 1) * halves]
+            pairs = zip(tiles, of_chain, strict=True)
+            steps += [dot(wk, xk.T, a) if swap else dot(xk, wk.T, a) for wk, a in pairs]
+        p.yield_(*steps)
+    totals = [reduce(add, p.results()[half::halves]) for half in range(halves)]
+    out, *up = (total.T if swap else total for total in totals)
+    if up:
+        out = gated(out, up[0], activation=epilogue, beta=beta, linear_beta=linear_beta)
     for r in residuals:
         out = out + r.load((t, n), (rows_x, rows_w)).to("f32")
     y.store((t, n + out_offset), out.to(out_dtype), limits=(T, out_offset + N))

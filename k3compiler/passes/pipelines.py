@@ -8,6 +8,7 @@ from typing import Any, Literal
 from k3compiler.passes.base import Pass
 from k3compiler.passes.chunk_kda import ChunkKda
 from k3compiler.passes.convert_mla import ConvertMlaAbsorbed, ConvertMlaExpanded
+from k3compiler.passes.fuse_activation import FuseActivation
 from k3compiler.passes.fuse_attn_res import FuseAttnRes
 from k3compiler.passes.fuse_gate import FuseGate
 from k3compiler.passes.fuse_kda_decode import FuseKdaDecode
@@ -61,6 +62,7 @@ DECODE: Pipeline = (
     QuantizeMoe(),
     FuseRequantize(),
     FuseProjections(),
+    FuseActivation(),
     VerifyLevel(),
 )
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from k3compiler.check.case import MEMORY, TOLERANCE, Case, Params, poisoned
+from k3compiler.check.case import MEMORY, TOLERANCE, Array, Case, Params, poisoned
 from k3compiler.reference.activations import situ, swiglu
+
+
+def gated(activation: str, params: Params, gate: Array, up: Array) -> Array:
+    """What the activation of that name must give."""
+    if activation == "silu":
+        return swiglu(gate, up)
+    return situ(gate, up, params["beta"], params.get("linear_beta"))
 
 
 def act_mul(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
@@ -13,8 +20,5 @@ def act_mul(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> 
     gu = (6 * rng.standard_normal((tokens, 2 * cols))).astype(MEMORY[dtype])
     gu[:, ::7] = (20 * gu[:, ::7].astype(np.float64)).astype(MEMORY[dtype])
     gate, up = np.split(gu.astype(np.float64), 2, axis=1)
-    if params["activation"] == "silu":
-        want = swiglu(gate, up)
-    else:
-        want = situ(gate, up, params["beta"], params["linear_beta"])
+    want = gated(params["activation"], params, gate, up)
     return Case({"gu": gu, "out": poisoned(want.shape, dtype)}, {"out": want}, TOLERANCE[dtype])

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from k3compiler.check.case import MEMORY, TOLERANCE, Array, Case, Params, poisoned
+from k3compiler.check.cases.activation import gated
 from k3compiler.reference.activations import sigmoid
+
+GATED = ("situ", "silu")
 
 F32_OUT_OF_BF16 = 2e-4  # bf16 operands, accumulator stored unrounded
 _ROWS = 4096
@@ -33,10 +36,15 @@ def gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Cas
     first = params.get("in_offset", 0)
     x = np.full((tokens, params["in_cols"]), np.nan, MEMORY[dtype])
     x[:, first : first + k] = normal(rng, (tokens, k), dtype)
-    w = normal(rng, (n, k), dtype, k**-0.5)
+    epilogue = params.get("epilogue", "none")
+    halves = 2 if epilogue in GATED else 1
+    w = normal(rng, (halves * n, k), dtype, (3.0 if halves == 2 else 1.0) * k**-0.5)
     want = product(x[:, first : first + k], w)
+    if halves == 2:
+        gate, up = np.split(want, 2, axis=1)
+        want = gated(epilogue, params, gate, up)
     arguments: dict[str, Array | int | float] = {"x": x, "w": w}
-    names = {"none": (), "add": ("r",), "add2": ("r", "r2")}[params.get("epilogue", "none")]
+    names = {"add": ("r",), "add2": ("r", "r2")}.get(epilogue, ())
     for name in names:
         r = normal(rng, (tokens, n), dtype)
         arguments[name] = r

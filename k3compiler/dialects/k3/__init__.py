@@ -2,6 +2,7 @@
 
 from k3compiler.dialects.k3.dialect import K3, Batch
 from k3compiler.dialects.k3.experts import Experts, Route
+from k3compiler.dialects.k3.gated_linear import GatedLinear
 from k3compiler.dialects.k3.mixers import (
     KdaGate,
     KdaRecurrence,
@@ -43,6 +44,7 @@ __all__ = [
     "Concat",
     "Embed",
     "Experts",
+    "GatedLinear",
     "GatedRmsNorm",
     "GatherRows",
     "KdaGate",

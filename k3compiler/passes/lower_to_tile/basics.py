@@ -96,6 +96,24 @@ def linear(plan: PlanBuilder, op: Any) -> None:
     plan.launch(origin_of(op), "gemm", dims, arguments)
 
 
+def gated_linear(plan: PlanBuilder, op: Any) -> None:
+    """A product of two weight tiles a program, gate and up, with the activation as its epilogue."""
+    x, w = plan.ref(op.x), plan.ref(op.weight)
+    y = result(plan, op.y, "activated", x.rows)
+    dims = {
+        "N": y.width,
+        "K": w.width,
+        "in_cols": x.width,
+        "in_offset": x.offset,
+        "epilogue": op.activation.value,
+        "beta": optional(op, "beta"),
+        "linear_beta": optional(op, "linear_beta"),
+        "dtype": x.dtype,
+        "out_dtype": y.dtype,
+    }
+    plan.launch(origin_of(op), "gemm", dims, {"x": x, "w": w, "y": y})
+
+
 def rms_norm(plan: PlanBuilder, op: Any) -> None:
     x = plan.ref(op.x)
     y = result(plan, op.y, "normed", x.rows)

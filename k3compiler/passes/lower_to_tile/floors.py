@@ -88,7 +88,8 @@ def _written(kernel: Kernel, facts: Params) -> str:
 
 
 def _gemm(p: Params) -> str:
-    return f"{2 * p['N'] * p['K']}*T"
+    products = 2 if p["epilogue"] in ("situ", "silu") else 1
+    return f"{products * 2 * p['N'] * p['K']}*T"
 
 
 def _head_gemm(p: Params) -> str:

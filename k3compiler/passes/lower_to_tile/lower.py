@@ -24,6 +24,7 @@ LOWERINGS: dict[str, str] = {
     "k3.step_metadata": f"{_HERE}.basics:step_metadata",
     "k3.embed": f"{_HERE}.basics:embed",
     "k3.linear": f"{_HERE}.basics:linear",
+    "k3.gated_linear": f"{_HERE}.basics:gated_linear",
     "k3.rms_norm": f"{_HERE}.basics:rms_norm",
     "k3.add": f"{_HERE}.basics:add",
     "k3.situ": f"{_HERE}.basics:activation",

@@ -52,6 +52,11 @@ def linear(op: Any, step: Step, x: Array, w: Array, residual: Array | None) -> A
     return x @ w.T if residual is None else x @ w.T + residual
 
 
+def gated_linear(op: Any, step: Step, x: Array, w: Array) -> Array:
+    gate, up = np.split(x @ w.T, 2, axis=1)
+    return activation_of(op)(gate, up)
+
+
 def columns(op: Any, step: Step, x: Array) -> Array:
     first = op.offset.value
     return x[:, first : first + op.y.type.shape[1]]
@@ -170,6 +175,7 @@ MEANINGS: dict[Any, Any] = {
     k3.StepMetadata: step_metadata,
     k3.Embed: embed,
     k3.Linear: linear,
+    k3.GatedLinear: gated_linear,
     k3.Columns: columns,
     k3.Concat: lambda op, step, parts: np.concatenate(parts, axis=1),
     k3.GatherRows: lambda op, step, x, batch: x[step["logit_rows"]],

@@ -292,3 +292,10 @@ func.func @concat(%a: tensor<?x64xf32>, %b: tensor<?x64xf32>, %c: tensor<?x64xf3
   %r = "k3.concat"(%a, %b, %c) {operandSegmentSizes = array<i32: 3>} : (tensor<?x64xf32>, tensor<?x64xf32>, tensor<?x64xf32>) -> tensor<?x128xf32>
   return %r : tensor<?x128xf32>
 }
+
+// -----
+// CHECK: k3.gated_linear: beta, linear_beta: expected none with activation silu
+func.func @gated_linear(%a: tensor<?x8xf32>, %b: tensor<12x8xf32>) -> tensor<?x6xf32> {
+  %r = "k3.gated_linear"(%a, %b) {activation = "silu", beta = 4.000000e+00 : f64} : (tensor<?x8xf32>, tensor<12x8xf32>) -> tensor<?x6xf32>
+  return %r : tensor<?x6xf32>
+}

@@ -181,3 +181,10 @@ func.func @concat(%a: tensor<?x64xf32>, %b: tensor<?x64xf32>, %c: tensor<?x64xf3
   %r = "k3.concat"(%a, %b, %c) {operandSegmentSizes = array<i32: 3>} : (tensor<?x64xf32>, tensor<?x64xf32>, tensor<?x64xf32>) -> tensor<?x192xf32>
   return %r : tensor<?x192xf32>
 }
+
+// CHECK-LABEL: @gated_linear(
+// CHECK: "k3.gated_linear"({{.*}} -> tensor<?x6xf32>
+func.func @gated_linear(%a: tensor<?x8xf32>, %b: tensor<12x8xf32>) -> tensor<?x6xf32> {
+  %r = "k3.gated_linear"(%a, %b) {activation = "situ", beta = 4.000000e+00 : f64} : (tensor<?x8xf32>, tensor<12x8xf32>) -> tensor<?x6xf32>
+  return %r : tensor<?x6xf32>
+}

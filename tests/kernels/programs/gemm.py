@@ -20,6 +20,30 @@ PROGRAMS = [
         dict(N=150, K=72, in_cols=90, in_offset=9, dtype="bf16", epilogue="add", **_SKINNY),
         {"T": 18},
     ),
+    (
+        "gemm",
+        dict(N=40, K=72, in_cols=72, dtype="bf16", epilogue="situ", beta=4.0, **_SKINNY),
+        {"T": 5},
+    ),
+    (
+        "gemm",
+        dict(N=150, K=72, in_cols=90, in_offset=9, dtype="f32", epilogue="silu", **_SKINNY),
+        {"T": 18},
+    ),
+    (
+        "gemm",
+        dict(
+            N=33,
+            K=40,
+            in_cols=40,
+            dtype="f32",
+            epilogue="situ",
+            beta=4.0,
+            linear_beta=2.0,
+            **_BLOCKS,
+        ),
+        {"T": 19},
+    ),
     ("head_gemm", dict(dtype="bf16", **_ABSORB, **_HEADS), {"T": 5}),
     ("head_gemm", dict(dtype="f32", **_ABSORB, **_HEADS), {"T": 17}),
     (
