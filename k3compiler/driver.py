@@ -28,6 +28,7 @@ from k3compiler.package.writer import PackageWriter
 from k3compiler.passes.lower_to_tile.builder import Kernels
 from k3compiler.passes.lower_to_tile.lower import Lowered, lower_to_tile, merge_params
 from k3compiler.passes.pipelines import LoweringOptions, pipeline
+from k3compiler.passes.sharding import choose_shards
 from k3compiler.targets.amd.flydsl.weights import shuffled_params
 from k3compiler.targets.backend import BuiltKernel
 from k3compiler.targets.base import TargetSpec, find_target
@@ -138,7 +139,7 @@ def manifest_of(
         moe=moe,
         kernels=(),
         plans={},
-        parallel=parallel,
+        parallel=replace(parallel, choices=choose_shards(config, spec, parallel.tp)),
     )
 
 
@@ -170,11 +171,16 @@ def lower_model(
         chosen = schedule_for(family, {**params, "phase": phase}, spec.name)
         return block_part(chosen), launch_part(chosen)
 
+    shard = "+".join(c.matrix for c in choose_shards(config, spec, tp) if c.is_cut)
     lowered: dict[Phase, Lowered] = {}
     for index, phase in enumerate(PHASES):
         module = build_graph(config, dtype)
         options = LoweringOptions(
-            tp=tp, ep=ep, moe=moe, block_rows=schedule("moe_sort", {}, phase)[0].get("block_rows")
+            tp=tp,
+            ep=ep,
+            shard=shard,
+            moe=moe,
+            block_rows=schedule("moe_sort", {}, phase)[0].get("block_rows"),
         )
         with module.context:
             for step in pipeline(phase, options):

@@ -237,6 +237,10 @@ CATALOGUE: dict[str, Entry] = {
         "simulation trace refused",
         "The file of `k3c simulate --trace` has one JSON object a line, a request each, as docs/structures.md says.",
     ),
+    "K3-R013": Entry(
+        "step does not fit the device's memory",
+        "A rank's weights, the caches of the batch and the workspace together need more than is free.",
+    ),
 }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from k3compiler.cli.explain import FAMILIES
 from k3compiler.errors import CATALOGUE
 from k3compiler.knobs import KNOBS
-from k3compiler.targets.base import TARGETS
+from k3compiler.targets.base import LINK_SOURCE, TARGETS
 
 if TYPE_CHECKING:
     from k3compiler.passes.base import Pass
@@ -65,7 +65,23 @@ def targets_page() -> str:
         f"{MADE_BY} Rates are the makers' peaks (dense), not measurements; `k3c bench` measures its own.",
         _table(heads, rows),
         f"## Sources\n\n{sources}",
+        "## Links\n\nWhat a collective of a few KB is taken to cost where the build chooses which matrices to cut over "
+        f"the ranks (`passes/sharding.py`); {LINK_SOURCE}. Assumptions, not measurements.\n\n{_links()}",
     )
+
+
+def _links() -> str:
+    rows = [
+        (
+            f"`{t.name}`",
+            "any" if link.ranks is None else f"{link.ranks}",
+            f"{link.latency_s * 1e6:g} us",
+            f"{link.bytes_per_s / 1e9:g} GB/s",
+        )
+        for t in TARGETS.values()
+        for link in t.links
+    ]
+    return _table(("target", "ranks, at most", "latency", "rate"), rows)
 
 
 def cli_page() -> str:

@@ -123,6 +123,8 @@ def _print_facts(package: Package) -> None:
         f"{manifest.model['name']}: {manifest.config.num_layers} layers for {target.name} "
         f"({target.isa}), {manifest.dtype}, experts {manifest.moe}, tp {parallel.tp}, ep {parallel.ep}"
     )
+    for choice in parallel.choices:
+        print(f"  {choice}")
     print(
         f"{len(manifest.kernels)} kernels, {len(manifest.files)} files, built by k3compiler "
         f"{manifest.version} (schema {manifest.schema}, digest {manifest.digest[:12]})"

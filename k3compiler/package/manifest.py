@@ -32,11 +32,30 @@ class TargetRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """A matrix that every rank might hold whole, and what the build chose.
+
+    ``saved_us``: what one token saves in a layer where it is cut; ``added_us``: what the collective that cutting needs
+    would add, beside other work; both at the target's rates.
+    """
+
+    matrix: str
+    is_cut: bool
+    saved_us: float
+    added_us: float
+
+    def __str__(self) -> str:
+        done = "cut" if self.is_cut else "whole"
+        return f"{self.matrix} {done} (saves {self.saved_us:g} us, adds {self.added_us:g} us)"
+
+
+@dataclass(frozen=True, slots=True)
 class ParallelRecord:
-    """Degrees of tensor and expert parallelism."""
+    """Degrees of tensor and expert parallelism, and what else is cut over the ``tp`` ranks."""
 
     tp: int = 1
     ep: int = 1
+    choices: tuple[ShardRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,7 @@ def _facts(manifest: Manifest) -> str:
         "target": f"{manifest.target.name} ({manifest.target.isa})",
         "formats": f"{manifest.dtype}, packed experts {manifest.moe}",
         "parallel": f"tensor {manifest.parallel.tp}, expert {manifest.parallel.ep}",
+        "matrices": "; ".join(map(str, manifest.parallel.choices)) or "nothing to choose",
         "caches": f"pages of {manifest.page_tokens} tokens, kda chunks of {manifest.chunk_tokens}",
         "decode buckets": ", ".join(map(str, manifest.decode_buckets)),
         "kernels": str(len(manifest.kernels)),

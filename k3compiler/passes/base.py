@@ -56,6 +56,8 @@ def with_options(pass_class: type[Pass], text: dict[str, str]) -> Pass:
 
 
 def _parsed(raw: str, kind: Any, *, where: str) -> Any:
+    if kind is str:
+        return raw
     choices = getattr(kind, "__args__", ())
     words = [c for c in choices if isinstance(c, str)]
     if words:

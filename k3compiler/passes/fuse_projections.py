@@ -7,7 +7,7 @@ from functools import cmp_to_key
 from itertools import accumulate
 from typing import Any, ClassVar
 
-from k3compiler.dialects import k3, mla, moe
+from k3compiler.dialects import comm, k3, mla, moe
 from k3compiler.dialects.k3.source import concat_source
 from k3compiler.ir import Pattern, rewrite_module
 from k3compiler.ir.dialect import element, plain, shape, tensor
@@ -15,21 +15,24 @@ from k3compiler.passes.base import Pass
 from k3compiler.passes.match import build, is_before, made_by, maker, users
 
 ALIGNED = 128  # columns; wider multiples gain nothing
-ALONE = ("router", "query")
+ALONE = ("router", "query", "gathered")
 
 
 def _role(linear: Any) -> str:
     """What a map is for: only maps of one role go together; a router and a query of MLA go alone.
 
-    MLA's kernels read the query as whole rows ``[T, H, nope+rope]``, not as columns of something wider.
+    MLA's kernels read the query as whole rows ``[T, H, nope+rope]``, not as columns of something wider; a collective
+    takes whole buffers.
     """
     readers = users(linear.y)
+    if any(isinstance(reader, comm.AllGather) for reader in readers):
+        return "gathered"
     readers += [
         reader for view in readers if isinstance(view, k3.Columns) for reader in users(view.y)
     ]
     if any(isinstance(reader, k3.Situ | k3.SiluMul) for reader in readers):
         return "activation"
-    if any(isinstance(reader, moe.RouteTopk | k3.Sigmoid) for reader in readers):
+    if any(isinstance(reader, moe.Route | moe.RouteTopk | k3.Sigmoid) for reader in readers):
         return "router"
     if any(
         isinstance(reader, mla.Prefill | mla.AbsorbQ) and reader.q == linear.y for reader in readers

@@ -12,9 +12,10 @@ from k3compiler.errors import K3Error
 from k3compiler.ir import ir
 from k3compiler.ir.dialect import attribute, element, plain, shape, tensor
 from k3compiler.passes.base import Pass
-from k3compiler.passes.match import build, made_by
+from k3compiler.passes.match import build, has_one_use, made_by, maker
 from k3compiler.passes.module import model_function
-from k3compiler.passes.shards import Shard, shard_of, sliced
+from k3compiler.passes.shards import CHOICES, Shard, last_word, shard_of, sliced
+from k3compiler.passes.shards import Rule as ShardRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,10 @@ class Partition(Pass):
     that share it. Sums come after o_proj, the down projections, the embedding, and the routed experts: the
     latent's sum stands before its norm. Logits are gathered.
 
+    ``shard`` names matrices that could stay whole and are cut too, joined by ``+`` (``passes/sharding.py`` chooses
+    them): rows are gathered; latent_up takes this rank's columns of the normed latent, and its sum is one with the
+    shared experts'.
+
     ``k3.linear(x, o_proj)`` becomes ``comm.all_reduce(k3.linear(x, o_proj[:, rank]))``.
     """
 
@@ -35,6 +40,7 @@ class Partition(Pass):
     to_level: ClassVar[int] = 1
     tp: int = 1
     ep: int | None = None
+    shard: str = ""
 
     @property
     def expert_ranks(self) -> int:
@@ -49,13 +55,22 @@ class Partition(Pass):
                 expected="ep divides tp",
                 found=f"{self.tp} % {self.expert_ranks} != 0",
             )
+        unknown = sorted(set(self.shard.split("+")) - {"", *CHOICES})
+        if unknown:
+            raise K3Error(
+                "K3-P002",
+                where="partition{shard}",
+                expected="+".join(CHOICES),
+                found=unknown[0],
+            )
         if self.tp == 1:
             return
         function = model_function(module)
         _refuse_a_second_time(function)
         with module.context, ir.Location.unknown():
             self._check_heads(function)
-            _Worker(self.tp, self.expert_ranks).run(function)
+            chosen = dict(CHOICES[name] for name in self.shard.split("+") if name)
+            _Worker(self.tp, self.expert_ranks, chosen).run(function)
 
     def _check_heads(self, function: Any) -> None:
         for op in function.entry_block.operations:
@@ -86,8 +101,8 @@ def _refuse_a_second_time(function: Any) -> None:
 class _Worker:
     """Goes through the ops in order: parameters are sliced, types follow, sums are placed."""
 
-    def __init__(self, tp: int, ep: int) -> None:
-        self.tp, self.ep = tp, ep
+    def __init__(self, tp: int, ep: int, chosen: dict[str, ShardRule]) -> None:
+        self.tp, self.ep, self.chosen = tp, ep, chosen
         self.narrowed: set[Any] = set()  # values whose columns are this rank's share
         self.following: Any = None  # the op behind the one at hand: there its sum goes
 
@@ -114,7 +129,7 @@ class _Worker:
 
     # -- rules, one a class of ops -----------------------------------------------------------
     def weight(self, op: Any) -> None:
-        shard = shard_of(op, self.tp, self.ep)
+        shard = shard_of(op, self.tp, self.ep, self.chosen)
         if shard is not None:
             op.operation.attributes["source"] = attribute(sliced(plain(op.source), shard))
             op.value.set_type(tensor(element(op.value), *shard.extents))
@@ -126,14 +141,36 @@ class _Worker:
             self._sum(op, op.y)
 
     def linear(self, op: Any) -> None:
-        """Rows cut: narrower result. Columns cut: a partial sum."""
+        """Rows cut: narrower result, gathered where all ranks need all of it. Columns cut: a partial sum."""
         rows, columns = shape(op.weight)
         if rows != shape(op.y)[-1]:
             self._narrow(op.y, rows)
-            if element(op.y) == "f32" and _is_head(op):
+            if _is_head(op) or last_word(maker(op.weight, k3.Weight)) in self.chosen:
                 self._gather(op)
         elif columns is not None and self._is_cut(op.weight):
+            if shape(op.x)[-1] != columns:
+                self._take_part(op.x)
             self._sum(op, op.y)
+
+    def _take_part(self, value: Any) -> None:
+        """Of a norm's result, only this rank's columns."""
+        norm = made_by(value, k3.RmsNorm)
+        assert norm is not None and has_one_use(value), (
+            "a norm stands before a map with cut columns"
+        )
+        norm.operation.attributes["part"] = attribute("rank")
+        self._narrow(value, (shape(value)[-1] or 0) // self.tp)
+
+    def add(self, op: Any) -> None:
+        """The sum of two sums over the ranks is one."""
+        sums = [made_by(value, comm.AllReduce) for value in (op.a, op.b)]
+        if any(s is None or not has_one_use(s.y) for s in sums):
+            return
+        for index, total in enumerate(sums):
+            assert total is not None
+            op.operation.operands[index] = total.x
+            total.operation.erase()
+        self._sum(op, op.y)
 
     def _is_cut(self, weight: Any) -> bool:
         made = made_by(weight, k3.Weight)
@@ -232,6 +269,7 @@ RULES: dict[Any, Rule] = {
     k3.KdaRecurrence: _Worker.recurrence,
     k3.MlaAttention: _Worker.attention,
     k3.Experts: _Worker.experts,
+    k3.Add: _Worker.add,
     **dict.fromkeys(
         (
             k3.Silu, k3.Sigmoid, k3.L2Norm, k3.KdaGate, k3.GatedRmsNorm, k3.MulSigmoid, k3.Situ, k3.SiluMul,

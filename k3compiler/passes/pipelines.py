@@ -75,6 +75,7 @@ class LoweringOptions:
 
     tp: int = 1
     ep: int | None = None
+    shard: str = ""
     moe: Literal["a16w4", "a8w4"] = "a16w4"
     chunk_tokens: int = 64
     split_tokens: int = 512
@@ -85,7 +86,7 @@ def pipeline(phase: Phase, options: LoweringOptions | None = None) -> Pipeline:
     """The passes of a phase with a build's choices filled in."""
     o = options or LoweringOptions()
     chosen: dict[type[Pass], dict[str, Any]] = {
-        Partition: {"tp": o.tp, "ep": o.ep},
+        Partition: {"tp": o.tp, "ep": o.ep, "shard": o.shard},
         QuantizeMoe: {"format": o.moe},
         ChunkKda: {"chunk_tokens": o.chunk_tokens},
         ConvertMlaAbsorbed: {"split_tokens": o.split_tokens},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,6 +40,14 @@ RULES: dict[str, Rule] = {
     "w3": "expert_rows",
     "w2": "expert_columns",
 }
+# Matrices that every rank may as well hold whole; passes/sharding.py chooses among them.
+CHOICES: dict[str, tuple[str, Rule]] = {
+    "latent_down": ("routed_expert_down_proj", "rows"),
+    "latent_up": ("routed_expert_up_proj", "columns"),
+    "router": ("gate", "rows"),
+    "q_a": ("q_a_proj", "rows"),
+    "kv_a": ("kv_a_proj_with_mqa", "rows"),
+}
 LEAVES = ("weight", "weight_packed", "weight_scale")
 
 
@@ -59,16 +68,24 @@ class Shard:
         return self.cuts[axis][0]
 
 
-def shard_of(op: Any, tp: int, ep: int) -> Shard | None:
+def last_word(op: Any) -> str:
+    """What a k3.weight's tensor is called, e.g. ``o_proj``."""
+    name = leaf_names(plain(op.source))[0]
+    return [word for word in name.split(".") if word not in LEAVES][-1]
+
+
+def shard_of(op: Any, tp: int, ep: int, chosen: Mapping[str, Rule] | None = None) -> Shard | None:
     """The part of a k3.weight that a rank holds, None where it holds all.
+
+    Args:
+        chosen: more rules, by the last part of the name.
 
     Raises:
         K3Error: K3-P004 where an extent does not divide.
     """
-    name = leaf_names(plain(op.source))[0]
-    words = [word for word in name.split(".") if word not in LEAVES]
+    name, word = leaf_names(plain(op.source))[0], last_word(op)
     extents = tuple(n or 0 for n in shape(op.value))
-    rule = RULES.get(words[-1])
+    rule = RULES.get(word) or (chosen or {}).get(word)
     where = op.param.value
     if rule is None:
         return None

@@ -17,6 +17,20 @@ TB = 10**12
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """What a collective of a few KB costs among at most ``ranks`` chips (None: any number).
+
+    Attributes:
+        latency_s: of one all-reduce or all-gather inside a recorded step.
+        bytes_per_s: that each rank receives.
+    """
+
+    ranks: int | None
+    latency_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class TargetSpec:
     """One chip.
 
@@ -30,6 +44,7 @@ class TargetSpec:
         num_units: multiprocessors or compute units; None where it differs from box to box.
         memory_bytes, bytes_per_s: device memory and its peak rate; None where it differs.
         flops: dense peak rate by operand format, flop/s; empty where it differs.
+        links: from the nearest ranks outward; latencies are assumptions (LINK_SOURCE), the build only chooses by them.
         verified: what was shown on this chip, in words.
         source: the public document that the numbers are from.
     """
@@ -46,6 +61,11 @@ class TargetSpec:
     flops: Mapping[str, float]
     verified: str
     source: str
+    links: tuple[Link, ...] = ()
+
+    def link(self, ranks: int) -> Link | None:
+        """What joins that many ranks; None where nothing is known."""
+        return next((n for n in self.links if n.ranks is None or ranks <= n.ranks), None)
 
     @property
     def is_gpu(self) -> bool:
@@ -65,6 +85,17 @@ CDNA3_FEATURES = frozenset({"mfma", "buffer_load"})
 CDNA4_FEATURES = frozenset({"mfma", "mfma_scaled", "buffer_load", "lds_dma", "mxfp4", "mxfp8"})
 
 COMPILED_ONLY = "compiled only, not executed"
+US = 1e-6
+LINK_SOURCE = (
+    "peak rates of NVLink, Infinity Fabric and a 400 Gb/s NIC a GPU; one-shot kernels over mapped memory take about "
+    "5 us among peers, over a network two and a half times that"
+)
+_NETWORK = Link(None, 13 * US, 50 * GB)
+_HOPPER_LINKS = (Link(8, 5 * US, 450 * GB), _NETWORK)
+_BLACKWELL_LINKS = (Link(8, 5 * US, 900 * GB), _NETWORK)
+_NVL72_LINKS = (Link(72, 5 * US, 900 * GB), _NETWORK)
+_CDNA3_LINKS = (Link(8, 7 * US, 448 * GB), _NETWORK)
+_CDNA4_LINKS = (Link(8, 7 * US, 538 * GB), _NETWORK)
 
 
 def _rates(**tera: float) -> Mapping[str, float]:
@@ -87,11 +118,18 @@ def _hopper(
         flops=_rates(f32=67, tf32=494.7, bf16=989.4, e4m3=1978.9),
         verified=verified,
         source=source,
+        links=_HOPPER_LINKS,
     )
 
 
 def _blackwell(
-    name: str, isa: str, *, memory_gb: int, flops: Mapping[str, float], source: str
+    name: str,
+    isa: str,
+    *,
+    memory_gb: int,
+    flops: Mapping[str, float],
+    source: str,
+    links: tuple[Link, ...] = _BLACKWELL_LINKS,
 ) -> TargetSpec:
     return TargetSpec(
         name=name,
@@ -106,6 +144,7 @@ def _blackwell(
         flops=flops,
         verified=COMPILED_ONLY,
         source=source,
+        links=links,
     )
 
 
@@ -158,6 +197,7 @@ _SPECS = (
         memory_gb=279,
         flops=_rates(f32=80, tf32=1250, bf16=2500, e4m3=5000, e2m1=15000),
         source="NVIDIA GB300 NVL72 datasheet, per GPU, dense; CUDA guide, compute capability 10.3",
+        links=_NVL72_LINKS,
     ),
     TargetSpec(
         name="mi300x",
@@ -172,6 +212,7 @@ _SPECS = (
         flops=_rates(f32=163.4, bf16=1307.4, e4m3=2614.9),
         verified=COMPILED_ONLY,
         source="AMD Instinct MI300X data sheet; CDNA3 instruction set guide (LDS)",
+        links=_CDNA3_LINKS,
     ),
     TargetSpec(
         name="mi355x",
@@ -186,6 +227,7 @@ _SPECS = (
         flops=_rates(f32=157.3, bf16=2516.6, e4m3=5033.2, e2m1=10066.3),
         verified="every kernel executed on a CPU emulator of the ISA, not on hardware",
         source="AMD Instinct MI355X data sheet; CDNA4 instruction set guide (LDS)",
+        links=_CDNA4_LINKS,
     ),
 )
 

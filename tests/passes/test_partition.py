@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from k3compiler.errors import K3Error
 from k3compiler.passes.meaning import interpret_ranks
 from k3compiler.passes.module import operations
 from k3compiler.passes.partition import Partition
-from k3compiler.passes.pipelines import LoweringOptions, pipeline
+from k3compiler.passes.pipelines import Phase, pipeline
 from k3compiler.passes.registry import run_passes
+from k3compiler.passes.shards import CHOICES
 from tests.passes import cases
 
 pytestmark = pytest.mark.t1
@@ -37,20 +39,35 @@ def _share(name: str, value: Array, rank: int, tp: int) -> Array:
     return value
 
 
+ALL = "+".join(CHOICES)
+
+
 @pytest.mark.parametrize(
-    ("family", "tp", "ep"),
-    [("spec", 2, None), ("wide", 4, 2), ("wide", 4, 1), ("linear", 2, 1), ("linear", 2, 2)],
+    ("family", "phase", "tp", "ep", "shard"),
+    [
+        ("spec", "prefill", 2, None, ""),
+        ("wide", "prefill", 4, 2, ""),
+        ("wide", "prefill", 4, 1, ""),
+        ("linear", "prefill", 2, 1, ""),
+        ("linear", "prefill", 2, 2, ""),
+        ("spec", "prefill", 2, None, ALL),
+        ("wide", "decode", 4, 1, "latent_down+latent_up"),
+        ("wide", "decode", 4, 2, "latent_down+latent_up+q_a+kv_a"),
+        ("linear", "decode", 2, 1, "router"),
+    ],
 )
-def test_ranks_together_are_the_whole(family: str, tp: int, ep: int | None) -> None:
-    case = cases.case(family, "prefill")
+def test_ranks_together_are_the_whole(
+    family: str, phase: Phase, tp: int, ep: int | None, shard: str
+) -> None:
+    case = cases.case(family, phase)
     module = case.graph()
     whole = case.run(module)
     states = {name: value for name, value in case.inputs.items() if "." in name}
     rest = {name: value for name, value in case.inputs.items() if name not in states}
     inputs = [rest | share for share in shards(states, tp)]
     expected = shards({name: whole[name] for name in states}, tp)
-    options = LoweringOptions(tp=tp, ep=ep, chunk_tokens=16, block_rows=16)
-    for step in pipeline("prefill", options):
+    options = replace(cases.OPTIONS, tp=tp, ep=ep, shard=shard)
+    for step in pipeline(phase, options):
         run_passes(module, [step])
         if step.name in ("partition", "verify-level"):
             ranks = interpret_ranks(module, inputs, case.weights)

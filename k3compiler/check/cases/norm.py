@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from k3compiler.check.case import MEMORY, TOLERANCE, Case, Params, poisoned
@@ -14,5 +16,10 @@ def rms_norm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) ->
     first = params["in_offset"]
     v = x[:, first : first + params["cols"]].astype(np.float64)
     want = v / np.sqrt((v * v).mean(1, keepdims=True) + params["eps"]) * w.astype(np.float64)
-    arguments = {"x": x, "w": w, "y": poisoned(want.shape, dtype)}
+    part_cols = params.get("part_cols")
+    if part_cols is not None:
+        want = want[:, part_cols : 2 * part_cols]  # the second part
+    arguments: dict[str, Any] = {"x": x, "w": w, "y": poisoned(want.shape, dtype)}
+    if part_cols is not None:
+        arguments["part"] = 1
     return Case(arguments, {"y": want}, TOLERANCE[dtype])

@@ -32,9 +32,12 @@ def per_head(what: str, value: object, num_heads: int) -> Fault:
 class RmsNorm(K3Op, name="rms_norm"):
     """``y = x rsqrt(mean(x²) + eps) w``, statistics in fp32.
 
-    Shapes: x [T, D], weight [D] -> y [T, D].
+    ``part`` (optional, an expression in ``rank``): which part of the columns y is; the statistics are of all.
+
+    Shapes: x [T, D], weight [D] -> y [T, D], or with a part [T, D / parts].
     """
 
+    OPTIONAL = ("part",)
     EQUATION = "notation"
     x: Operand[Tensor]
     weight: Operand[Tensor]
@@ -45,9 +48,12 @@ class RmsNorm(K3Op, name="rms_norm"):
         yield ranked("x", self.x, 2)
         yield typed("x", self.x, *FLOATS)
         yield shaped("weight", self.weight, shape(self.x)[-1])
-        yield shaped("y", self.y, *shape(self.x))
         yield typed("y", self.y, *FLOATS)
         yield positive("eps", self.eps.value)
+        if optional(self, "part") is None:
+            yield shaped("y", self.y, *shape(self.x))
+        elif (shape(self.x)[-1] or 0) % (shape(self.y)[-1] or 1):
+            yield f"part: expected equal parts of {shape(self.x)[-1]} columns, found {self.y.type}"
 
 
 class GatedRmsNorm(K3Op, name="gated_rms_norm"):

@@ -117,15 +117,21 @@ def gated_linear(plan: PlanBuilder, op: Any) -> None:
 def rms_norm(plan: PlanBuilder, op: Any) -> None:
     x = plan.ref(op.x)
     y = result(plan, op.y, "normed", x.rows)
+    cols = columns_of(op.weight)
     dims = {
-        "cols": y.width,
-        "block": power_of_two(y.width, at_most=1 << 20),
+        "cols": cols,
+        "block": power_of_two(cols, at_most=1 << 20),
         "eps": op.eps.value,
         "dtype": x.dtype,
         "in_cols": x.width,
         "in_offset": x.offset,
     }
-    plan.launch(origin_of(op), "rms_norm", dims, {"x": x, "w": plan.ref(op.weight), "y": y})
+    arguments: dict[str, Ref | str] = {"x": x, "w": plan.ref(op.weight), "y": y}
+    part = optional(op, "part")
+    if part is not None:
+        dims["part_cols"] = y.width
+        arguments["part"] = str(part)
+    plan.launch(origin_of(op), "rms_norm", dims, arguments)
 
 
 def add(plan: PlanBuilder, op: Any) -> None:

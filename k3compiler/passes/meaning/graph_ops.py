@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from k3compiler.dialects import k3
 from k3compiler.dtypes import unpack_mxfp4
-from k3compiler.ir.dialect import optional
+from k3compiler.ir.dialect import optional, shape
 from k3compiler.passes.meaning.step import Step
 from k3compiler.reference import kda, mla, moe
 from k3compiler.reference.activations import GatedActivation, sigmoid, silu, situ, swiglu
@@ -113,6 +113,12 @@ def kda_recurrence(
     return flat(o), new_state
 
 
+def norm(op: Any, step: Step, x: Array, w: Array) -> Array:
+    columns = shape(op.y)[-1] or 0
+    first = step.bound(optional(op, "part")) * columns
+    return rms_norm(x, w, op.eps.value)[:, first : first + columns]
+
+
 def gated_norm(op: Any, step: Step, o: Array, gate: Array, w: Array) -> Array:
     n = op.num_heads.value
     return flat(gated_rms_norm(heads(o, n), w, heads(gate, n), op.eps.value))
@@ -181,7 +187,7 @@ MEANINGS: dict[Any, Any] = {
     k3.GatherRows: lambda op, step, x, batch: x[step["logit_rows"]],
     k3.Argmax: lambda op, step, logits: logits.argmax(axis=1).astype(np.int32),
     k3.Sample: sample,
-    k3.RmsNorm: lambda op, step, x, w: rms_norm(x, w, op.eps.value),
+    k3.RmsNorm: norm,
     k3.GatedRmsNorm: gated_norm,
     k3.L2Norm: l2_norm,
     k3.Add: lambda op, step, a, b: a + b,

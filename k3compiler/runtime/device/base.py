@@ -104,6 +104,10 @@ class Device(Protocol):
         """Memory of at least one byte, aligned to 64 or more, optionally filled with a byte."""
         ...
 
+    def free_bytes(self) -> int:
+        """Memory that is left to allocate."""
+        ...
+
     def fill(self, buffer: Buffer, value: int) -> None:
         """Set every byte."""
         ...

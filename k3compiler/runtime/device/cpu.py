@@ -91,6 +91,10 @@ class HostMemory:
             buffer.bytes.fill(fill)
         return buffer
 
+    def free_bytes(self) -> int:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(n.split()[1]) for n in lines if n.startswith("MemAvailable")) << 10
+
     def fill(self, buffer: Buffer, value: int) -> None:
         host_bytes(buffer).fill(value)
 

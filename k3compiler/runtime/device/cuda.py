@@ -184,6 +184,11 @@ class CudaDevice:
             buffer.tensor.fill_(fill)
         return buffer
 
+    def free_bytes(self) -> int:
+        self.torch.cuda.empty_cache()
+        free, _ = self.torch.cuda.mem_get_info(self.index)
+        return int(free)
+
     def fill(self, buffer: Buffer, value: int) -> None:
         _bytes(buffer).fill_(value)
 
