@@ -82,8 +82,8 @@ class StreamEvent:
 class RequestKeys:
     """What keeps a request's prefixes apart from those of others, beside its tokens."""
 
-    namespace: Namespace
-    media: tuple[Media, ...]
+    namespace: Namespace = (None, None)
+    media: tuple[Media, ...] = ()
 
 
 class Engine:
@@ -148,7 +148,7 @@ class Engine:
         _check_option("prefill_tokens", prefill_tokens, manifest.chunk_tokens)
         _check_option("segment_chunks", segment_chunks, 1)
         _check_option("num_pages", num_pages, 2)
-        _check_option("num_slots", num_slots, max_sequences + 1)
+        _check_option("num_slots", num_slots, 2)
         _check_option("cache_bytes", cache_bytes, ALIGNMENT)
         if memory not in ("unified", "static"):
             raise _bad_option("memory", "unified or static", repr(memory))
@@ -433,7 +433,9 @@ class Engine:
 
     # -- steps
 
-    def _submit(self, request: Request, keys: RequestKeys, priority: int) -> None:
+    def _submit(
+        self, request: Request, keys: RequestKeys = RequestKeys(), priority: int = 0
+    ) -> None:
         job = Job(
             str(request.id),
             np.array(request.prompt, np.int32),
