@@ -102,6 +102,8 @@ class _Frame:
         if name == "tile.store":
             _store(op, self.values)
             return []
+        if name == "tile.prefetch":
+            return []
         return [EVALUATE[name](op, *operands)]
 
     def loop(self, op: Any, operands: list[Any]) -> list[Any]:
@@ -240,6 +242,16 @@ def _dot_scaled_operands(op: Any, *operands: Any) -> Any:
     return _dot_scaled(op, values=named)
 
 
+def _mx4_plane(op: Any, words: Any, scale: Any) -> Any:
+    """Sign, exponent and mantissa of a word's value, plane after plane: 15 8 7 6, 12 5 4 3, 9 2 1 0, 14 13 11 10."""
+    plane, bits = op.attributes["plane"].value, words.astype(np.int32)
+    sign, high, middle, low = ((15, 8, 7, 6), (12, 5, 4, 3), (9, 2, 1, 0), (14, 13, 11, 10))[plane]
+    size = 4 * (bits >> high & 1) + 2 * (bits >> middle & 1) + (bits >> low & 1)
+    value = _E2M1[size] * (1.0 - 2.0 * (bits >> sign & 1))
+    exponent = (scale >> 8 * plane & 255) - 253.0
+    return (value * np.exp2(exponent)).astype(NUMPY["bf16"])
+
+
 def _constant(op: Any) -> Any:
     value = op.attributes["value"]
     if isinstance(value, ir.DenseElementsAttr):
@@ -322,6 +334,7 @@ EVALUATE: dict[str, Callable[..., Any]] = {
     "tile.reshape": lambda op, x: x.reshape(_shape_of(op)),
     "tile.dot": _dot,
     "tile.dot_scaled": _dot_scaled_operands,
+    "tile.mx4_plane": _mx4_plane,
     "tile.reduce": _reduce,
     "tile.scan": lambda op, x: np.cumsum(x, axis=op.attributes["axis"].value, dtype=x.dtype),
     "tile.cast": _cast,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
+from k3compiler.config import L2_NORM_EPS
 from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, exp, rsqrt, sigmoid, where
-from k3compiler.kernels.kda_math import log_decay, output_gate, unit_vector
+from k3compiler.kernels.kda_math import log_decay, output_gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,22 @@ class _ConvStep:
             self.conv.store((self.slot, j, channel), u, limits=(channel + width,))
 
 
+def _unit_pair(q: Tile, k: Tile, k_dim: int) -> tuple[Tile, Tile, Tile]:
+    """q of length ``k_dim^-0.5``, k of length 1, and their product; eps is added to the sums of squares (spec 3.3)."""
+    q_squared, k_squared, kq = (product.sum(0) for product in (q * q, k * k, q * k))
+    q_scale = rsqrt(q_squared + L2_NORM_EPS) * k_dim**-0.5
+    k_scale = rsqrt(k_squared + L2_NORM_EPS)
+    return q * q_scale, k * k_scale, kq * q_scale * k_scale
+
+
+def _shared(vector: Tile, axis: int) -> Tile:
+    """The vector, made once: a sum over an axis of 1 ends what every thread would make anew for its rows or columns.
+
+    ``axis`` is the axis of the tile along which the vector is repeated.
+    """
+    return vector.expand(1 - axis).sum(1 - axis)
+
+
 def kda_decode(
     p: Program,
     *,
@@ -67,14 +85,16 @@ def kda_decode(
 ) -> None:
     """Conv, SiLU, norms, gates, one step of the recurrence in place, gated RMSNorm.
 
-    One program per (sequence, head); ``block_k`` covers Dk, ``block_v`` rows of the state at a time.
-    The conv memory is written last: by then a reduction over all of the output has made every thread
-    of the program wait for its reads.
+    One program per (sequence, head); ``block_k`` covers Dk, ``block_v`` rows of the state at a time. All of the
+    state is asked for before anything else, and is gone through once: with s the decayed state and
+    w = (v - s k) beta, the new state is s + w k^T and its output s q + w (k q), so one sweep gives both sums.
+    Vectors are made once (:func:`_shared`), not by every thread that holds a piece of their row. The conv memory
+    is written last: by then a reduction over all of the output has made every thread wait for its reads.
 
     Shapes: x ``[T, in_cols]``; f ``[T, H*Dk]``; gate ``[T, H*Dv]`` (only if ``gate_offset`` is None);
     conv_w ``[2*H*Dk + H*Dv, conv_size]`` f32 (channels q, k, v); a_log ``[H]``, dt_bias ``[H*Dk]``,
-    norm_w ``[Dv]`` f32; kda_conv ``[SLOTS, SLOT_TAPS, 2*H*Dk + H*Dv]``;
-    kda_state ``[SLOTS, SLOT_HEADS, Dv, Dk]`` f32; o ``[T, H*Dv]``. Row i is sequence i.
+    norm_w ``[Dv]`` f32; kda_conv ``[SLOTS, conv_size-1, 2*H*Dk + H*Dv]``;
+    kda_state ``[SLOTS, H, Dv, Dk]`` f32; o ``[T, H*Dv]``. Row i is sequence i.
     Source: spec 3.2 to 3.5.
     """
     channels = 2 * heads * k_dim + heads * v_dim
@@ -96,46 +116,48 @@ def kda_decode(
     slot, fresh = seq_slot.load((t,)), seq_ctx.load((t,)).eq(0)
     step = _ConvStep(x, conv_w, conv, t, slot, fresh, conv_size)
 
+    blocks = [(v0, min(block_v, v_dim - v0)) for v0 in range(0, v_dim, block_v)]
+    states: list[Tile] = []
+    for v0, width in blocks:
+        rows = where(fresh, 0, p.constant(v0 + width, "i32"))
+        states.append(state.load((slot, h, v0, 0), (block_v, block_k), limits=(rows, k_dim)))
+
     key = h * k_dim
     windows = [
-        (step.read(key + q_offset, key, block_k, k_dim), key, k_dim),
-        (
-            step.read(key + k_offset, key + heads * k_dim, block_k, k_dim),
-            key + heads * k_dim,
-            k_dim,
-        ),
+        (step.read(key + first, channel, block_k, k_dim), channel, k_dim)
+        for first, channel in ((q_offset, key), (k_offset, key + heads * k_dim))
     ]
-    q, k = (unit_vector(step.silu(*window)) for window in windows)
-    q = q * k_dim**-0.5
-    f_row = f.load((t, key), (block_k,), limits=(key + k_dim,)).to("f32")
-    bias = dt_bias.load((key,), (block_k,), limits=(key + k_dim,))
-    decay = exp(log_decay(f_row, bias, exp(a_log.load((h,))), lower_bound))
-    beta = sigmoid(x.load((t, h + beta_offset)).to("f32"))
-
-    outputs: list[Tile] = []
-    squares = p.constant(0.0, "f32")
-    for v0 in range(0, v_dim, block_v):
-        width = min(block_v, v_dim - v0)
+    for v0, width in blocks:
         channel = h * v_dim + (2 * heads * k_dim + v0)
         window = step.read(h * v_dim + (v_offset + v0), channel, block_v, width)
         windows.append((window, channel, width))
-        v = step.silu(window, channel, width)
-        rows = where(fresh, 0, p.constant(v0 + width, "i32"))
-        s = state.load((slot, h, v0, 0), (block_v, block_k), limits=(rows, k_dim)) * decay.expand(0)
-        write = (v - (s * k.expand(0)).sum(1)) * beta
-        s = s + write.expand(1) * k.expand(0)
-        state.store((slot, h, v0, 0), s, limits=(v0 + width, k_dim))
-        outputs.append((s * q.expand(0)).sum(1))
-        squares = squares + (outputs[-1] * outputs[-1]).sum(0)
-    scale = rsqrt(squares / float(v_dim) + eps)
+    f_row = f.load((t, key), (block_k,), limits=(key + k_dim,)).to("f32")
+    bias = dt_bias.load((key,), (block_k,), limits=(key + k_dim,))
+    rate, beta = exp(a_log.load((h,))), sigmoid(x.load((t, h + beta_offset)).to("f32"))
+    ends = [h * v_dim + v0 + width for v0, width in blocks]
+    starts = [h * v_dim + v0 for v0, _ in blocks]
+    logits = [
+        gate.load((t, column + gate_first), (block_v,), limits=(end + gate_first,))
+        for column, end in zip(starts, ends, strict=True)
+    ]
+    weights = [norm_w.load((v0,), (block_v,)) for v0, _ in blocks]
 
+    q, k, kq = _unit_pair(step.silu(*windows[0]), step.silu(*windows[1]), k_dim)
+    decay = exp(log_decay(f_row, bias, rate, lower_bound))
+    q, k, decay = (_shared(v, 0).expand(0) for v in (q, k, decay))
+
+    outputs: list[Tile] = []
+    for (v0, width), window, before in zip(blocks, windows[2:], states, strict=True):
+        s = before * decay
+        along_k, along_q = (product.sum(1) for product in (s * k, s * q))
+        write = (_shared(step.silu(*window), 1) - along_k) * beta
+        state.store((slot, h, v0, 0), s + write.expand(1) * k, limits=(v0 + width, k_dim))
+        outputs.append(along_q + write * kq)
+    squares = reduce(Tile.__add__, [(out * out).sum(0) for out in outputs])
+    scale = rsqrt(squares / float(v_dim) + eps)
     for i, out in enumerate(outputs):
-        column, end = h * v_dim + i * block_v, h * v_dim + min((i + 1) * block_v, v_dim)
-        logits = gate.load((t, column + gate_first), (block_v,), limits=(end + gate_first,))
-        weight = norm_w.load((i * block_v,), (block_v,))
-        o.store(
-            (t, column), (out * scale * weight * sigmoid(logits.to("f32"))).to(dtype), limits=(end,)
-        )
+        gated = out * scale * _shared(weights[i] * sigmoid(logits[i].to("f32")), 1)
+        o.store((t, starts[i]), gated.to(dtype), limits=(ends[i],))
     for window in windows:
         step.write(*window)
     p.grid(heads, "S")

@@ -40,11 +40,6 @@ def unit_rows(x: Tile) -> Tile:
     return x * rsqrt((x * x).sum(1) + L2_NORM_EPS).expand(1)
 
 
-def unit_vector(x: Tile) -> Tile:
-    """L2 normalisation of a vector ``[D]``."""
-    return x * rsqrt((x * x).sum(0) + L2_NORM_EPS)
-
-
 def output_gate(
     p: Program, x: Buffer, *, heads: int, v_dim: int, dtype: str, gate_offset: int | None
 ) -> tuple[Buffer, int, int]:

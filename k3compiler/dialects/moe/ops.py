@@ -66,8 +66,8 @@ def sort_faults(op: Any) -> Iterator[Fault]:
     yield ranked("ids", op.ids, 2)
     yield positive("num_experts", op.num_experts.value)
     rows = op.block_rows.value
-    if rows < 16 or rows & (rows - 1):
-        yield f"block_rows: expected a power of two from 16 on, found {rows}"
+    if rows < 8 or rows & (rows - 1):
+        yield f"block_rows: expected a power of two from 8 on, found {rows}"
     yield shaped("pairs", op.pairs, None)
     yield shaped("block_expert", op.block_expert, None)
     yield shaped("num_blocks", op.num_blocks, 1)

@@ -108,6 +108,21 @@ class Store(Tile.Operation, name="store"):
         return _check(self, _access_faults(self, self.operation.operands[0]))
 
 
+class Prefetch(Tile.Operation, name="prefetch"):
+    """Says that the first ``cols`` elements of some rows will be read; no meaning beside speed."""
+
+    buffer: ext.Operand[Any]
+    indices: Sequence[ext.Operand[ir.IntegerType[32]]]
+    rows: ext.Operand[ir.IntegerType[32]]
+    cols: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        buffer = self.buffer.type
+        if not isinstance(buffer, ir.MemRefType):
+            return _check(self, [f"buffer: expected a memref, found {buffer}"])
+        return _check(self, [_want("indices", buffer.rank, len(list(self.indices)))])
+
+
 class Iota(Tile.Operation, name="iota", traits=[ext.Pure]):
     """0, 1, ..., N-1."""
 
@@ -254,6 +269,25 @@ class DotScaled(Tile.Operation, name="dot_scaled", traits=[ext.Pure]):
 def _reduced(value: ir.Value, axis: int) -> list[int]:
     shape = _shape(value)
     return shape[:axis] + shape[axis + 1 :]
+
+
+class Mx4Plane(Tile.Operation, name="mx4_plane", traits=[ext.Pure]):
+    """One of the four e2m1 values of every word, times 2^(byte ``plane`` of ``scale`` - 253), as bf16 (NVIDIA only)."""
+
+    result: ext.Result[Any]
+    words: ext.Operand[Any]
+    scale: ext.Operand[Any]
+    plane: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        plane, shape = self.plane.value, _shape(self.words)
+        faults = [
+            _want("scale shape", shape, _shape(self.scale)),
+            _want("result shape", shape, _shape(self.operation.results[0])),
+            _want("word bits", 16, _element(self.words).width),
+            None if plane in range(4) else f"plane: expected 0 to 3, found {plane}",
+        ]
+        return _check(self, faults)
 
 
 class Reduce(Tile.Operation, name="reduce", traits=[ext.Pure]):

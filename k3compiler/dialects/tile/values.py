@@ -316,6 +316,13 @@ def dot(a: Tile, b: Tile, acc: Tile | None = None, *, precision: str | None = No
     return a._emit(ops.Dot, acc.value.type, a.value, b.value, acc.value, attr)
 
 
+def mx4_plane(words: Tile, scale: Tile, plane: int) -> Tile:
+    """bf16 of one e2m1 value a word (i16, package/shuffles.py), times 2^(byte ``plane`` of ``scale`` - 253)."""
+    kind = words._type(words.shape, "bf16")
+    scale = scale.to_shape(words.shape)
+    return words._emit(ops.Mx4Plane, kind, words.value, scale.value, _i32(plane))
+
+
 def dot_scaled(
     a: Tile,
     b: Tile,

@@ -11,16 +11,18 @@ from typing import Any
 
 from k3compiler.errors import K3Error
 from k3compiler.ir.context import parse_module
+from k3compiler.kernels.moe_planes import planes_program
 from k3compiler.package.manifest import LaunchRecord, ResourceRecord
 from k3compiler.targets.backend import BuildRequest, BuiltKernel, refuse_shared
 from k3compiler.targets.base import TargetSpec
+from k3compiler.targets.nvidia.mx4_plane import emit_mx4_plane
 from k3compiler.targets.triton_ir.emitter import Form, emit_triton, program_label
 from k3compiler.targets.triton_ir.toolchain import Assembled, GpuChip, run_stages, triton_version
 
 PTX_VERSION = 90  # what a CUDA 13.0 driver can still translate itself
 TENSOR_MEMORY_COLUMNS = 512
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-FORM = Form(has_tf32=True, has_early_start=True)
+FORM = Form(has_tf32=True, has_early_start=True, target_ops={"tile.mx4_plane": emit_mx4_plane})
 INSTRUCTIONS = {
     "wgmma": r"\bwgmma\.mma_async",
     "tcgen05.mma": r"\btcgen05\.mma\.",
@@ -45,6 +47,11 @@ class NvidiaBackend:
 
     def compile(self, request: BuildRequest) -> BuiltKernel:
         module = parse_module(request.tile_text)
+        if request.schedule.get("form") == "planes":
+            label = program_label(module)
+            module = planes_program(
+                request.family, request.params, symbol=request.symbol, label=label
+            )
         assembled = self._to_ptx(request, emit_triton(module, FORM))
         ptx = f"// {program_label(module)}\n{assembled.outputs['ptx']}"
         metadata = assembled.metadata

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from k3compiler.ir.bindings import ir
@@ -23,15 +23,23 @@ from k3compiler.targets.triton_ir.matrix import emit_dot, emit_dot_scaled
 from k3compiler.targets.triton_ir.memory import BufferView, emit_load, emit_store
 from k3compiler.targets.triton_ir.text import TextBuilder, tensor
 
+Emit = Callable[["Emitter", Any], "str | None"]
 ALIGNMENT = 16  # bytes; every buffer a kernel is given starts at a multiple of it
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the text may use: whether f32 products can run as tf32, and grids start before others end (PDL)."""
+    """What the text may use.
+
+    Attributes:
+        has_tf32: f32 products can run as tf32.
+        has_early_start: grids start before others end (PDL).
+        target_ops: how ops are emitted that only this target has.
+    """
 
     has_tf32: bool
     has_early_start: bool = False
+    target_ops: Mapping[str, Emit] = field(default_factory=dict[str, Any])
 
 
 def emit_triton(module: ir.Module, form: Form) -> str:
@@ -124,7 +132,8 @@ class Emitter:
         for op in block.operations:
             self.text.location = str(op.operation.location)
             self.facts.learn(op)
-            made = EMIT[op.operation.name](self, op)
+            name = op.operation.name
+            made = (self.form.target_ops.get(name) or EMIT[name])(self, op)
             if made is not None:
                 self._names[op.operation.results[0]] = made
 
@@ -213,7 +222,7 @@ _SAME = (
     *(f"arith.{n}" for n in ("shli", "shrui", "minsi", "maxsi")),
     *(f"math.{n}" for n in ("exp", "exp2", "log", "sqrt", "rsqrt", "absf", "floor")),
 )
-EMIT: dict[str, Callable[[Emitter, Any], str | None]] = {
+EMIT: dict[str, Emit] = {
     **dict.fromkeys(_SAME, emit_same),
     "arith.constant": emit_constant,
     "arith.cmpi": emit_compare,

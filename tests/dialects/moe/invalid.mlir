@@ -7,14 +7,14 @@ func.func @route_topk(%a: tensor<?x10xf32>, %b: tensor<10xf32>) -> (tensor<?x3xf
 }
 
 // -----
-// CHECK: moe.sort: block_rows: expected a power of two from 16 on, found 48
+// CHECK: moe.sort: block_rows: expected a power of two from 8 on, found 48
 func.func @sort(%a: tensor<?x3xi32>) -> (tensor<?xi32>, tensor<?xi32>, tensor<1xi32>) {
   %r:3 = "moe.sort"(%a) {block_rows = 48 : i64, num_experts = 10 : i64} : (tensor<?x3xi32>) -> (tensor<?xi32>, tensor<?xi32>, tensor<1xi32>)
   return %r#0, %r#1, %r#2 : tensor<?xi32>, tensor<?xi32>, tensor<1xi32>
 }
 
 // -----
-// CHECK: moe.route: block_rows: expected a power of two from 16 on, found 48
+// CHECK: moe.route: block_rows: expected a power of two from 8 on, found 48
 func.func @route(%a: tensor<?x10xf32>, %b: tensor<10xf32>) -> (tensor<?x3xf32>, tensor<?x3xi32>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>) {
   %r:5 = "moe.route"(%a, %b) {block_rows = 48 : i64, num_experts = 10 : i64, renormalize = true, scale = 1.000000e+00 : f64, top_k = 3 : i64} : (tensor<?x10xf32>, tensor<10xf32>) -> (tensor<?x3xf32>, tensor<?x3xi32>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>)
   return %r#0, %r#1, %r#2, %r#3, %r#4 : tensor<?x3xf32>, tensor<?x3xi32>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>
