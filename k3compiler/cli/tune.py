@@ -11,6 +11,7 @@ from k3compiler.errors import K3Error
 
 if TYPE_CHECKING:
     from k3compiler.package.manifest import Manifest
+    from k3compiler.package.tuning import TuneShape
     from k3compiler.targets.tuning.prepare import Source
 
 
@@ -127,8 +128,18 @@ def _prepare(
         )
     buckets = decode_buckets(sizes, context) if phase == "decode" else prefill_buckets(sizes)
     path, made = prepare_bundle(chosen, template, {phase: buckets}, keep=keep, out=out)
+    for shape in made.shapes:
+        print(_expected(shape))
     count = sum(len(s.candidates) for s in made.shapes)
     print(f"{path}: {count} candidates of {len(made.shapes)} kernels for {template.target.name}")
+
+
+def _expected(shape: TuneShape) -> str:
+    """The candidate that the cost model puts first, against the schedule in force."""
+    us = {c.symbol: sum(c.predicted_us.values()) for c in shape.candidates}
+    best = min(shape.candidates, key=lambda c: us[c.symbol])
+    share = us[best.symbol] / us[shape.present] if us[shape.present] else 1.0
+    return f"{shape.present} ({shape.launches} launches): by the model {share:.2f} with {best.set}"
 
 
 def _measure(bundle: Path, out: Path, seconds: float | None, seed: int) -> None:

@@ -62,7 +62,7 @@ def test_work_counts_a_product() -> None:
 def test_cost_prefers_more_in_flight_and_punishes_spills() -> None:
     work = Work(loop_bytes=1 << 20, step_bytes=1 << 14, staged_bytes=1 << 14, steps=64)
     launch = Launch(132, 132 << 20)
-    shallow, deep = (Footprint.guess(work, warps=4, stages=n, warp_size=32) for n in (2, 4))
+    shallow, deep = (Footprint.guess(work, warps=4, stages=n, spec=H200) for n in (2, 4))
     assert predict_us(work, deep, launch, H200) < predict_us(work, shallow, launch, H200)
     spilled = replace(deep, spills=True)
     assert predict_us(work, spilled, launch, H200) > predict_us(work, deep, launch, H200)

@@ -6,11 +6,12 @@ what the whole grid asks of memory and matrix units are both lower bounds, and t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
 from k3compiler.package.manifest import LaunchRecord, ResourceRecord
-from k3compiler.targets.base import KIB, TargetSpec
+from k3compiler.targets.base import KIB, Kind, TargetSpec
 from k3compiler.targets.tuning.work import Work
 
 LAUNCH_S = 1.5e-6
@@ -22,10 +23,23 @@ UNIT_FACTOR = 2.5  # what one multiprocessor can pull over its share
 ELEMENTS_PER_S = 128 * 1.7e9 / 4  # a multiprocessor, at four instructions an element
 SPILL_PENALTY = 1.5
 MAX_PROGRAMS = 32
-THREADS = 2048
-REGISTERS = 65536
-WIDEST = 255
 RESERVED_BYTES = KIB  # of shared memory, a program
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A multiprocessor or compute unit: its registers (of 32 bits), the most a thread can have, its threads."""
+
+    registers: int
+    widest: int
+    threads: int = 2048
+
+
+UNITS: Mapping[Kind, Unit] = {
+    "cuda": Unit(65536, 255),
+    "hip": Unit(131072, 512),
+    "cpu": Unit(1 << 30, 1 << 30, 1 << 30),  # no such limits; the model knows nothing more of CPUs
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +53,12 @@ class Footprint:
     spills: bool = False
 
     @classmethod
-    def guess(cls, work: Work, *, warps: int, stages: int, warp_size: int) -> Footprint:
+    def guess(cls, work: Work, *, warps: int, stages: int, spec: TargetSpec) -> Footprint:
         """Before the kernel is built."""
-        registers = 40 + work.held_bytes // (4 * warps * warp_size)
+        widest = UNITS[spec.kind].widest
+        registers = 40 + work.held_bytes // (4 * warps * spec.warp_size)
         shared = work.staged_bytes * max(stages, 1)
-        return cls(warps, stages, min(registers, WIDEST), shared, registers > WIDEST)
+        return cls(warps, stages, min(registers, widest), shared, registers > widest)
 
     @classmethod
     def of_built(cls, launch: LaunchRecord, resources: ResourceRecord) -> Footprint:
@@ -61,9 +76,13 @@ class Footprint:
 
     def programs_at_once(self, spec: TargetSpec) -> int:
         """Programs that one multiprocessor holds."""
-        threads = self.warps * spec.warp_size
+        unit, threads = UNITS[spec.kind], self.warps * spec.warp_size
         shared = spec.shared_limit_bytes or 0
-        limits = [MAX_PROGRAMS, THREADS // threads, REGISTERS // (threads * self.registers)]
+        limits = [
+            MAX_PROGRAMS,
+            unit.threads // threads,
+            unit.registers // (threads * self.registers),
+        ]
         if shared:
             limits.append(shared // (self.shared_bytes + RESERVED_BYTES))
         return max(min(limits), 1)

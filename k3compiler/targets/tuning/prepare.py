@@ -168,7 +168,7 @@ class _Program:
             self.work,
             warps=options.get("num_warps", 4),
             stages=options.get("num_stages", 1),
-            warp_size=spec.warp_size,
+            spec=spec,
         )
 
     def costs(self, buckets: Buckets, foot: Footprint, spec: TargetSpec) -> dict[str, float]:
@@ -236,6 +236,9 @@ def symbols_of_step(
         "P": columns,
         "PAGES": 1 + sequences * columns,
         "SLOTS": 1 + sequences,
+        "PAGE_ROWS": page,
+        "SLOT_HEADS": params.get("heads", 1),
+        "SLOT_TAPS": params.get("conv_size", 4) - 1,
         "NSPLIT": cdiv(columns * page, params.get("split_tokens", page)),
         "NB": max(blocks, 1),
         "ROWS": max(blocks, 1) * rows,
