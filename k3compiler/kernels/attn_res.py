@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
+
 from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, exp, maximum, rsqrt
 
@@ -46,7 +49,7 @@ def attn_res_mix_norm(
     mix = total.to("f32")
     if res_norm and res_proj:
         query = _vector(res_norm, block) * _vector(res_proj, block)
-        mix = _mix(mix, candidates, query, (cols, eps))
+        mix = _mix([mix, *(raw.to("f32") for raw in candidates)], query, (cols, eps))
     normed = mix * _inverse_rms(mix, (cols, eps)).expand(1) * _vector(norm_w, block)
     y.store((t, 0), normed.to(dtype))
     p.grid("T")
@@ -74,30 +77,28 @@ def _vector(buffer: Buffer, block: int) -> Tile:
 
 
 def _sum(terms: list[Tile]) -> Tile:
-    first, *rest = (term.to("f32") for term in terms)
-    for term in rest:
-        first = first + term
-    return first
+    return reduce(add, (term.to("f32") for term in terms))
 
 
-def _mix(total: Tile, snapshots: list[Tile], query: Tile, norm: Norm) -> Tile:
-    """The softmax over the candidates as they come, with a running maximum."""
-    mix, top = total, _score(total, query, norm)
-    whole = total.program.full((1,), 1.0)
-    for raw in snapshots:
-        v = raw.to("f32")
-        s = _score(v, query, norm)
-        new_top = maximum(top, s)
-        fade, weight = exp(top - new_top), exp(s - new_top)
-        mix = mix * fade.expand(1) + v * weight.expand(1)
-        top, whole = new_top, whole * fade + weight
-    return mix / whole.expand(1)
+def _mix(candidates: list[Tile], query: Tile, norm: Norm) -> Tile:
+    """The softmax over the candidates' scores, and their weighted sum."""
+    scores = _scores(candidates, query, norm)
+    top = reduce(maximum, scores)
+    weights = [exp(s - top) for s in scores]
+    whole = reduce(add, weights)
+    parts = (v * (w / whole).expand(1) for v, w in zip(candidates, weights, strict=True))
+    return reduce(add, parts)
+
+
+def _scores(candidates: list[Tile], query: Tile, norm: Norm) -> list[Tile]:
+    """The reductions of all candidates side by side, so that they wait for each other once."""
+    cols, eps = norm
+    addends = [w for v in candidates for w in (v * query, v * v)]
+    sums = [w.sum(1) for w in addends]
+    pairs = zip(sums[::2], sums[1::2], strict=True)
+    return [dots * rsqrt(squares / float(cols) + eps) for dots, squares in pairs]
 
 
 def _inverse_rms(v: Tile, norm: Norm) -> Tile:
     cols, eps = norm
     return rsqrt((v * v).sum(1) / float(cols) + eps)
-
-
-def _score(v: Tile, query: Tile, norm: Norm) -> Tile:
-    return (v * query).sum(1) * _inverse_rms(v, norm)

@@ -43,43 +43,53 @@ def gumbel(seed: int, step_idx: int, vocab: int) -> Array:
     return -np.log(-np.log(((h >> np.uint32(9)) + 0.5) / 2**23))
 
 
-def draw(logits: Array, row: Settings) -> tuple[int, bool]:
-    """The token, and whether no close call decided it: ``logits [vocab]`` f32."""
+def kept_from(logits: Array, row: Settings) -> tuple[float, bool]:
+    """The lowest logit that may be drawn, and whether no close call decided it: ``logits [vocab]`` f32."""
+    keep, is_clear = np.ones(len(logits), bool), True
     if row.temperature <= 0:
-        return int(logits.argmax()), True
-    z = (logits.astype(np.float64) - logits.max()) / row.temperature
-    keep = np.ones(len(z), bool)
-    if 0 < row.top_k < len(z):
+        return -np.inf, True
+    if 0 < row.top_k < len(logits):
         keep = logits >= np.sort(logits)[-row.top_k]
-    is_clear = True
     if row.top_p < 1:
+        weights = np.exp((logits.astype(np.float64) - logits.max()) / row.temperature)
         order = np.argsort(-logits, kind="stable")
-        total = np.cumsum(np.where(keep, np.exp(z), 0)[order])
+        total = np.cumsum(np.where(keep, weights, 0)[order])
         need = row.top_p * total[-1]
         keep &= logits >= logits[order[np.searchsorted(total, need)]]
         is_clear = bool(np.abs(total / need - 1).min() > 1e-5)
-    score = np.where(keep, z + gumbel(row.seed, row.step_idx, len(z)), -np.inf)
+    return (float(logits[keep].min()) if not keep.all() else -np.inf), is_clear
+
+
+def scores(logits: Array, row: Settings, lowest: float) -> Array:
+    """What the draw takes the argmax of: ``[vocab]`` float64."""
+    if row.temperature <= 0:
+        return logits.astype(np.float64)
+    noisy = logits.astype(np.float64) / row.temperature
+    noisy += gumbel(row.seed, row.step_idx, len(logits))
+    return np.where(logits >= lowest, noisy, -np.inf)
+
+
+def draw(logits: Array, row: Settings) -> tuple[int, bool]:
+    """The token, and whether no close call decided it: ``logits [vocab]`` f32."""
+    lowest, is_clear = kept_from(logits, row)
+    score = scores(logits, row, lowest)
     choice = int(score.argmax())
     rest = np.delete(score, choice).max(initial=-np.inf)
-    return choice, is_clear and bool(score[choice] - rest > MARGIN)
+    return choice, row.temperature <= 0 or (is_clear and bool(score[choice] - rest > MARGIN))
 
 
-def _clear(logits: Array, row: Settings) -> tuple[Settings, int]:
-    """The first setting from ``row`` on whose draw is clear."""
-    for _ in range(100):
-        choice, is_clear = draw(logits, row)
-        if is_clear:
-            return row, choice
-        row = replace(
-            row, seed=row.seed + 1, top_p=row.top_p if row.top_p >= 1 else row.top_p * 0.99
-        )
-    raise AssertionError(f"no clear draw near {row}")
+def ordered(logits: Array) -> Array:
+    """Integers in the order of the floats; the lowest of all for -inf."""
+    bits = np.asarray(logits, np.float32).view(np.int32)
+    return np.where(
+        np.isneginf(logits), -(2**31), np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    ).astype(np.int32)
 
 
-def sample(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
-    rows, vocab = sizes.get("R", 8), params["vocab"]
+def _rows(rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, list[Settings]]:
+    """Logits with ties at the top, and settings whose draws are clear."""
     logits = normal(rng, (rows, vocab), "f32", 3.0)
-    logits[:, rng.integers(0, vocab, 3)] = logits.max(1, keepdims=True)  # ties at the top
+    logits[:, rng.integers(0, vocab, 3)] = logits.max(1, keepdims=True)
     kinds = [
         (0.0, 3, 0.5),
         (1.0, 0, 1.0),
@@ -88,18 +98,65 @@ def sample(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> C
         (1.3, 40, 0.9),
         (2.5, 2**20, 0.3),
     ]
-    chosen: list[tuple[Settings, int]] = []
+    chosen: list[Settings] = []
     for i, row in enumerate(logits):
         heat, top_k, top_p = kinds[i % len(kinds)]
         seed, step_idx = (int(n) for n in rng.integers(-(2**31), 2**31 - 200, 2))
         chosen.append(_clear(row, Settings(heat, top_k, top_p, seed, step_idx)))
+    return logits, chosen
+
+
+def _clear(logits: Array, row: Settings) -> Settings:
+    """The first setting from ``row`` on whose draw is clear."""
+    for _ in range(100):
+        if draw(logits, row)[1]:
+            return row
+        row = replace(
+            row, seed=row.seed + 1, top_p=row.top_p if row.top_p >= 1 else row.top_p * 0.99
+        )
+    raise AssertionError(f"no clear draw near {row}")
+
+
+def _columns(rows: list[Settings], *names: str) -> dict[str, Any]:
+    kinds = {"temperature": np.float32, "top_p": np.float32}
+    return {n: np.array([getattr(s, n) for s in rows], kinds.get(n, np.int32)) for n in names}
+
+
+def sample_border(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    logits, rows = _rows(rng, sizes.get("R", 8), params["vocab"])
+    lowest = [kept_from(z, s)[0] for z, s in zip(logits, rows, strict=True)]
     arguments: dict[str, Any] = {
         "logits": logits,
-        "temperature": np.array([s.temperature for s, _ in chosen], np.float32),
-        "top_k": np.array([s.top_k for s, _ in chosen], np.int32),
-        "top_p": np.array([s.top_p for s, _ in chosen], np.float32),
-        "seed": np.array([s.seed for s, _ in chosen], np.int32),
-        "step_idx": np.array([s.step_idx for s, _ in chosen], np.int32),
-        "next_token": poisoned((rows,), "i32"),
+        **_columns(rows, "temperature", "top_k", "top_p"),
+        "border": poisoned((len(rows),), "i32"),
     }
-    return Case(arguments, {"next_token": np.array([t for _, t in chosen], np.int32)}, 0.0)
+    return Case(arguments, {"border": ordered(np.array(lowest, np.float32))}, 0.0)
+
+
+def sample_draw(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    vocab, chunk = params["vocab"], params["chunk"]
+    chunks = -(-vocab // chunk)
+    logits, rows = _rows(rng, sizes.get("R", 8), vocab)
+    lowest = [kept_from(z, s)[0] for z, s in zip(logits, rows, strict=True)]
+    want = np.full((len(rows), chunks * chunk), -np.inf)
+    for row, z, s, low in zip(want, logits, rows, lowest, strict=True):
+        row[:vocab] = scores(z, s, low)
+    want = want.reshape(len(rows), chunks, chunk)
+    token = want.argmax(2).astype(np.int32) + np.arange(chunks, dtype=np.int32) * chunk
+    arguments: dict[str, Any] = {
+        "logits": logits,
+        "border": ordered(np.array(lowest, np.float32)),
+        **_columns(rows, "temperature", "seed", "step_idx"),
+        "score": poisoned((len(rows), chunks), "f32"),
+        "token": poisoned((len(rows), chunks), "i32"),
+    }
+    return Case(arguments, {"token": token}, 0.0)
+
+
+def sample_pick(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    shape = (sizes.get("R", 8), params["chunks"])
+    score = normal(rng, shape, "f32", 3.0)
+    score[:, -1] = score[:, shape[1] // 2] = score.max(1) + 1  # a tie: the first chunk's token
+    token = np.sort(rng.integers(0, 2**20, shape), axis=1).astype(np.int32)
+    arguments = {"score": score, "token": token, "next_token": poisoned(shape[:1], "i32")}
+    return Case(arguments, {"next_token": token[:, shape[1] // 2]}, 0.0)

@@ -12,6 +12,8 @@ from k3compiler.passes.lower_to_tile.refs import Ref, step_input
 
 NEXT_TOKEN = "next_token"  # an output of every plan
 MAX_ROW_BLOCK = 8192  # columns of one elementwise block
+MAX_SAMPLE_CHUNK = 2048  # tokens among which one program draws
+BEST = (("score", "f32"), ("token", "i32"))
 
 
 def power_of_two(number: int, *, at_most: int = MAX_ROW_BLOCK) -> int:
@@ -176,10 +178,20 @@ def argmax(plan: PlanBuilder, op: Any) -> None:
 
 
 def sample(plan: PlanBuilder, op: Any) -> None:
-    logits = plan.ref(op.logits)
-    token = plan.bind(op.token, plan.workspace("next_token", "i32", logits.rows))
-    dims = {"vocab": logits.width}
-    plan.launch(origin_of(op), "sample", dims, {"logits": logits, "next_token": token})
+    """Three launches: the border of what may be drawn, the best of every chunk of the vocabulary, the best of all."""
+    logits, origin = plan.ref(op.logits), origin_of(op)
+    rows, vocab = logits.rows, logits.width
+    chunk = power_of_two(vocab, at_most=MAX_SAMPLE_CHUNK)
+    chunks = -(-vocab // chunk)
+    border = plan.workspace("border", "i32", rows)
+    score, token = (plan.workspace(f"best_{n}", d, rows, chunks) for n, d in BEST)
+    plan.launch(origin, "sample_border", {"vocab": vocab}, {"logits": logits, "border": border})
+    best: dict[str, Ref | str] = {"score": score, "token": token}
+    dims = {"vocab": vocab, "chunk": chunk}
+    plan.launch(origin, "sample_draw", dims, {"logits": logits, "border": border, **best})
+    chosen = plan.bind(op.token, plan.workspace("next_token", "i32", rows))
+    dims = {"chunks": chunks, "block_chunks": power_of_two(chunks)}
+    plan.launch(origin, "sample_pick", dims, {**best, "next_token": chosen})
 
 
 def collective(plan: PlanBuilder, op: Any) -> None:

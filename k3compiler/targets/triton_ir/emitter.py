@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from k3compiler.ir.bindings import ir
@@ -20,7 +21,7 @@ from k3compiler.targets.triton_ir.elementwise import (
 )
 from k3compiler.targets.triton_ir.facts import MAX_PROGRAMS, Facts, Range
 from k3compiler.targets.triton_ir.matrix import emit_dot, emit_dot_scaled
-from k3compiler.targets.triton_ir.memory import BufferView, emit_load, emit_store
+from k3compiler.targets.triton_ir.memory import BufferView, emit_load, emit_prefetch, emit_store
 from k3compiler.targets.triton_ir.text import TextBuilder, tensor
 
 Emit = Callable[["Emitter", Any], "str | None"]
@@ -68,6 +69,7 @@ class Emitter:
         self._function = next(iter(module.body.operations))
         self._info: ProgramInfo = describe(module)
         self._scalars: dict[str, Any] = {}
+        self._must_wait = False
 
     def name(self, value: Any) -> str:
         """The SSA name of a tile program's value."""
@@ -88,7 +90,8 @@ class Emitter:
         self.text.location = location
         signature = ", ".join(self._arguments())
         if self.form.has_early_start:
-            self._await_former_grid()
+            self.text.line("tt.grid_dependency_launch_dependents")
+            self._must_wait = True
         self.block(block)
         end = self.text.alias(location)
         head = (
@@ -98,13 +101,13 @@ class Emitter:
         return "\n".join([*lines, self.text.aliases(), ""])
 
     def _await_former_grid(self) -> None:
-        """Lets the next grid start, then waits for the former one to end, before memory is touched.
+        """Waits for the former grid to end, before memory is touched; the next grid was let start at the top.
 
         Every program of every kernel waits, so that a grid that has ended says that all before it have. Both
         ops do nothing where the launch does not ask for the early start.
         """
-        self.text.line("tt.grid_dependency_launch_dependents")
         self.text.line("tt.grid_dependency_wait")
+        self._must_wait = False
 
     def _arguments(self) -> list[str]:
         block = self._function.regions[0].blocks[0]
@@ -128,14 +131,22 @@ class Emitter:
         return signature
 
     def block(self, block: Any) -> None:
-        """Emits the ops of a block."""
-        for op in block.operations:
-            self.text.location = str(op.operation.location)
-            self.facts.learn(op)
-            name = op.operation.name
-            made = (self.form.target_ops.get(name) or EMIT[name])(self, op)
-            if made is not None:
-                self._names[op.operation.results[0]] = made
+        """Emits the ops of a block; reductions that stand side by side as one."""
+        for _, run in groupby(block.operations, _reduction_of):
+            ops = list(run)
+            self.text.location = str(ops[0].operation.location)
+            if self._must_wait and ops[0].operation.name in _AFTER_FORMER:
+                self._await_former_grid()
+            for op in ops:
+                self.facts.learn(op)
+            made = self.reduce(ops) if _is_reduction(ops[0]) else [self._emit(ops[0])]
+            for op, name in zip(ops, made, strict=True):
+                if name is not None:
+                    self._names[op.operation.results[0]] = name
+
+    def _emit(self, op: Any) -> str | None:
+        name = op.operation.name
+        return (self.form.target_ops.get(name) or EMIT[name])(self, op)
 
     def program_id(self, op: Any) -> str:
         axis = op.attributes["axis"].value
@@ -192,23 +203,59 @@ class Emitter:
     def trans(self, op: Any) -> str:
         return self._reshaped(op, "tt.trans", " {order = array<i32: 1, 0>}")
 
-    def combine(self, op: Any) -> str:
-        """tile.reduce and tile.scan, whose regions combine two elements."""
-        operand, out = op.operation.operands[0], op.operation.results[0]
-        is_scan = op.operation.name == "tile.scan"
-        element = str(operand.type.element_type)
-        attributes = f"axis = {op.attributes['axis'].value} : i32"
-        attributes += ", reverse = false" if is_scan else ""
-        verb = "scan" if is_scan else "reduce"
-        made, a, b, c = (self.text.fresh() for _ in range(4))
-        opening = f'{made} = "tt.{verb}"({self.name(operand)}) <{{{attributes}}}> ({{'
-        with self.text.region(opening, f"}}) : ({operand.type}) -> {out.type}"):
-            where = self.text.alias(self.text.location)
-            self.text.label(f"^bb0({a}: {element} {where}, {b}: {element} {where}):")
-            combiner = _COMBINERS[op.attributes["kind"].value][element == "i32"]
-            self.text.line(f"{c} = {combiner} {a}, {b} : {element}")
-            self.text.line(f"tt.{verb}.return {c} : {element}")
+    def scan(self, op: Any) -> str:
+        made, operand = self.text.fresh(), op.operation.operands[0]
+        attributes = f"axis = {op.attributes['axis'].value} : i32, reverse = false"
+        opening = f'{made} = "tt.scan"({self.name(operand)}) <{{{attributes}}}> ({{'
+        types = f"({operand.type}) -> {op.operation.results[0].type}"
+        self._combine([op], "scan", opening, types)
         return made
+
+    def reduce(self, ops: list[Any]) -> list[str]:
+        """tile.reduce of tiles of one shape along one axis: all of them meet at the barriers of one op."""
+        made = self.text.fresh()
+        operands = [op.operation.operands[0] for op in ops]
+        names = ", ".join(self.name(v) for v in operands)
+        count = f":{len(ops)}" if len(ops) > 1 else ""
+        axis = ops[0].attributes["axis"].value
+        opening = f'{made}{count} = "tt.reduce"({names}) <{{axis = {axis} : i32}}> ({{'
+        results = ", ".join(str(op.operation.results[0].type) for op in ops)
+        results = f"({results})" if len(ops) > 1 else results
+        types = f"({', '.join(str(v.type) for v in operands)}) -> {results}"
+        self._combine(ops, "reduce", opening, types)
+        return [f"{made}#{i}" for i in range(len(ops))] if len(ops) > 1 else [made]
+
+    def _combine(self, ops: list[Any], verb: str, opening: str, types: str) -> None:
+        """An op whose region combines two elements of each operand."""
+        elements = [str(op.operation.operands[0].type.element_type) for op in ops]
+        left, right = ([self.text.fresh() for _ in ops] for _ in range(2))
+        with self.text.region(opening, f"}}) : {types}"):
+            where = self.text.alias(self.text.location)
+            given = zip([*left, *right], elements * 2, strict=True)
+            self.text.label(f"^bb0({', '.join(f'{n}: {e} {where}' for n, e in given)}):")
+            made = [
+                self.text.op(f"{_combiner(op, e)} {a}, {b} : {e}")
+                for op, a, b, e in zip(ops, left, right, elements, strict=True)
+            ]
+            self.text.line(f"tt.{verb}.return {', '.join(made)} : {', '.join(elements)}")
+
+
+def _is_reduction(op: Any) -> bool:
+    return op.operation.name == "tile.reduce"
+
+
+def _reduction_of(op: Any) -> object:
+    """What reductions that can be one op have in common; other ops stay alone.
+
+    Neighbours of one shape do not depend on each other: a result has a rank less than its operand.
+    """
+    if not _is_reduction(op):
+        return op
+    return tuple(op.operation.operands[0].type.shape), op.attributes["axis"].value
+
+
+def _combiner(op: Any, element: str) -> str:
+    return _COMBINERS[op.attributes["kind"].value][element == "i32"]
 
 
 _COMBINERS = {
@@ -216,6 +263,7 @@ _COMBINERS = {
     "max": ("arith.maxnumf", "arith.maxsi"),
     "min": ("arith.minnumf", "arith.minsi"),
 }
+_AFTER_FORMER = ("tile.load", "tile.store", "scf.for", "scf.if", "func.return")
 _SAME = (
     *(f"arith.{n}f" for n in ("add", "sub", "mul", "div", "neg", "minnum", "maxnum")),
     *(f"arith.{n}" for n in ("addi", "subi", "muli", "divsi", "remsi", "andi", "ori", "xori")),
@@ -233,6 +281,7 @@ EMIT: dict[str, Emit] = {
     "tile.program_id": Emitter.program_id,
     "tile.load": emit_load,
     "tile.store": emit_store,
+    "tile.prefetch": emit_prefetch,
     "tile.iota": lambda e, op: e.iota(op.operation.results[0].type.shape[0]),
     "tile.splat": lambda e, op: e._reshaped(op, "tt.splat"),
     "tile.broadcast": lambda e, op: e._reshaped(op, "tt.broadcast"),
@@ -240,8 +289,7 @@ EMIT: dict[str, Emit] = {
     "tile.bitcast": lambda e, op: e._reshaped(op, "tt.bitcast"),
     "tile.expand_dims": Emitter.expand_dims,
     "tile.trans": Emitter.trans,
-    "tile.reduce": Emitter.combine,
-    "tile.scan": Emitter.combine,
+    "tile.scan": Emitter.scan,
     "tile.cast": emit_cast,
     "tile.dot": emit_dot,
     "tile.dot_scaled": emit_dot_scaled,
