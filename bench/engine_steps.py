@@ -11,6 +11,7 @@ profiler and every call of the CUDA runtime and driver is counted (synchronisati
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from k3compiler.check.rates import describe_device
 from k3compiler.runtime.engine import Engine, RequestKeys
 from k3compiler.runtime.sampling import SamplingParams
 
@@ -104,7 +106,7 @@ def trace(engine: Engine, batch: int, context: int) -> dict[str, Any]:
             engine.step()
     path = Path("trace.json")
     found.export_chrome_trace(str(path))
-    events = json.loads(path.read_text())["traceEvents"]
+    events = _between_launches(json.loads(path.read_text())["traceEvents"])
     path.unlink()
     finish(engine)
     calls = Counter(e["name"] for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver"))
@@ -118,6 +120,12 @@ def trace(engine: Engine, batch: int, context: int) -> dict[str, Any]:
     }
 
 
+def _between_launches(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those from the first graph launch to the last: the profiler itself waits when it stops."""
+    launches = [e["ts"] for e in events if e.get("name") == "cudaGraphLaunch"]
+    return [e for e in events if min(launches) <= e.get("ts", 0) <= max(launches)]
+
+
 def is_synchronous(call: str) -> bool:
     """Whether a call makes the host wait for the device."""
     return "Synchronize" in call or ("Memcpy" in call and "Async" not in call)
@@ -126,6 +134,15 @@ def is_synchronous(call: str) -> bool:
 def _median_us(events: list[dict[str, Any]], kernel: str) -> float | None:
     times = [e["dur"] for e in events if e.get("cat") == "kernel" and kernel in e["name"]]
     return round(float(np.median(times)), 2) if times else None
+
+
+def facts(engine: Engine) -> dict[str, Any]:
+    """What was measured, and on what."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "package": engine.package.manifest.digest,
+        **describe_device(engine.executor.device),
+    }
 
 
 def main() -> None:
@@ -153,7 +170,8 @@ def main() -> None:
     for row in [*rows, *traces]:
         print(row)
     if options.out is not None:
-        options.out.write_text(json.dumps({"rows": rows, "traces": traces}, indent=1) + "\n")
+        found = facts(engine) | {"rows": rows, "traces": traces}
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
     engine.close()
 
 

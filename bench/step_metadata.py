@@ -10,6 +10,7 @@ so these are the times of any model.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from k3compiler.check.rates import describe_device
 from k3compiler.check.runner import single_launch, symbol_values
 from k3compiler.package.manifest import KernelRecord
 from k3compiler.package.reader import Package
@@ -76,7 +78,7 @@ def launch_us(device: Any, kernel: KernelRecord, given: dict[str, Any]) -> float
 def kernel_times(package: Package, device: str | None) -> list[dict[str, Any]]:
     opened = open_device(device, package.manifest.target)
     opened.load(package)
-    kernel = next(k for k in package.manifest.kernels if k.family == "decode_metadata")
+    kernel = _kernel(package)
     rows = [
         {
             "batch": batch,
@@ -93,6 +95,10 @@ def kernel_times(package: Package, device: str | None) -> list[dict[str, Any]]:
     ]
     opened.close()
     return rows
+
+
+def _kernel(package: Package) -> KernelRecord:
+    return next(k for k in package.manifest.kernels if k.family == "decode_metadata")
 
 
 class Forced:
@@ -189,9 +195,17 @@ def main() -> None:
     )
     tokens = company(engine)
     print(tokens)
-    engine.close()
     if options.out is not None:
-        options.out.write_text(json.dumps({"kernel": times, "tokens": tokens}, indent=1) + "\n")
+        kernel = _kernel(package)
+        facts = {
+            "date": datetime.date.today().isoformat(),
+            "package": package.manifest.digest,
+            "digest": {f: package.manifest.files[name] for f, name in kernel.files.items()},
+            **describe_device(engine.executor.device),
+        }
+        found = facts | {"kernel": times, "tokens": tokens}
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    engine.close()
 
 
 if __name__ == "__main__":
