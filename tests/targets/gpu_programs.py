@@ -24,7 +24,16 @@ def requests(rows: list[Row], target: str) -> list[BuildRequest]:
         schedule = launch_part(schedule_for(family, params, target))
         text = print_module(module, locations=True)
         made.append(
-            BuildRequest(symbol, text, schedule, op=family, layers=(1, 2, 5), shape=str(params))
+            BuildRequest(
+                symbol,
+                text,
+                schedule,
+                op=family,
+                layers=(1, 2, 5),
+                shape=str(params),
+                family=family,
+                params=params,
+            )
         )
     return made
 
