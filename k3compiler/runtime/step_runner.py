@@ -65,6 +65,7 @@ class StepRunner:
         self._live, self._counters, self._drafter = live, counters, drafter
         self._samplers = SamplerColumns(scheduler.limits.max_seqs)
         self._decodes = DecodeLoop(executor, cache, scheduler, self._samplers)
+        self._decodes.runs_ahead &= drafter is None  # a row with drafts does not decode
 
     def run(self, plan: StepPlan) -> StepResult:
         """Decodes (or verifies), then prompts."""
