@@ -37,7 +37,8 @@ ROTATED_BYTES = 160 << 20  # more than three times the last cache of a large GPU
 MAX_COPIES = 24
 LAUNCHES = 24  # of one recording
 RUNS = 4  # of the recording in one sample
-SAMPLES = 7
+SAMPLES = 9
+WARM_SAMPLES = 3
 
 
 def measure_bundle(
@@ -202,14 +203,14 @@ class _Arguments:
         table = self._table(kernel)
         program, samples = self.device.program(table), list[float]()
         program.run([], (0,))  # warms up, and records where the device can replay
-        for _ in range(SAMPLES):
+        for _ in range(WARM_SAMPLES + SAMPLES):
             self.device.synchronize()
             start = time.perf_counter()
             for _ in range(RUNS):
                 program.run([], (0,))
             self.device.synchronize()
             samples.append((time.perf_counter() - start) / (RUNS * LAUNCHES))
-        return samples[1:]
+        return samples[WARM_SAMPLES:]
 
     def _table(self, kernel: KernelRecord) -> LaunchTable:
         hidden = self.device.hidden_slots

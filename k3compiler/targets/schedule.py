@@ -8,8 +8,9 @@ A value to set may depend on a parameter: ``{"cover": "N", "at_least": 16, "at_m
 two that holds N, within those bounds. ``targets`` may be left out (every target of the vendor), and so may ``when``:
 a parameter equals a value, lies in an inclusive ``[low, high]`` where null is open, or is as
 ``{"multiple_of": 64, "at_least": 512}`` says. ``form`` names the compiler where a target has a choice (AMD: ``flydsl``,
-else Triton). ``note`` is for readers: where a line came from. Key by key the last entry that fits
-wins, in the order of the files' names and of their entries.
+else Triton). Key by key the last entry that fits wins, in the order of the files' names and of
+their entries. A line that ``k3c tune`` made has ``over``, the schedule that it was measured against: where the lines
+before it say otherwise by now, it does not count. ``note`` says where it came from.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def schedule_for(family: str, params: Mapping[str, Any], target: str) -> dict[st
             continue
         if spec.name not in entry.get("targets", [spec.name]):
             continue
-        if all(_fits(params.get(k), rule) for k, rule in entry.get("when", {}).items()):
+        if not all(_fits(params.get(k), rule) for k, rule in entry.get("when", {}).items()):
+            continue
+        if all(_value(chosen.get(k), params) == v for k, v in entry.get("over", {}).items()):
             chosen.update(entry["set"])
     return {k: _value(rule, params) for k, rule in chosen.items() if k not in params}
 

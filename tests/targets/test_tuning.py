@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,9 @@ from k3compiler.ir.location import Origin
 from k3compiler.package.manifest import LaunchRecord, ResourceRecord
 from k3compiler.package.tuning import MeasuredShape, Measurement, Timing, read_measurement
 from k3compiler.passes.lower_to_tile.builder import Kernels
+from k3compiler.targets import schedule
 from k3compiler.targets.base import find_target
-from k3compiler.targets.schedule import set_keys
+from k3compiler.targets.schedule import schedule_for, set_keys
 from k3compiler.targets.tuning.apply import apply_measurement, entries_of, winners
 from k3compiler.targets.tuning.cost import Footprint, Launch, predict_us
 from k3compiler.targets.tuning.space import axes_of, points, split
@@ -28,6 +30,11 @@ GEMM = {
 }  # fmt: skip
 DIMS = {k: v for k, v in GEMM.items() if not k.startswith("block")}
 H200 = find_target("h200")
+
+
+def line(measurement: Measurement) -> dict[str, Any]:
+    (entry,) = entries_of(measurement)
+    return entry
 
 
 def timing(symbol: str, us: float, *, passed: bool = True, spread: float = 0.01, **chosen: int) -> Timing:  # fmt: skip
@@ -82,7 +89,7 @@ def test_only_what_beats_the_present_by_more_than_noise_wins() -> None:
     wrong = timing("wrong", 1.0, passed=False, block_m=16)
     assert [g.winner.symbol for g in winners(measured(now, same, fast, wrong))] == ["fast"]
     assert winners(measured(now, same, wrong)) == []
-    assert winners(measured(now, timing("noisy", 8.0, spread=8.0, block_m=128))) == []
+    assert winners(measured(now, timing("noisy", 8.0, spread=9.0, block_m=128))) == []
     slower_at_8 = replace(fast, us={"1": 1.0, "8": 12.0})
     assert winners(measured(now, slower_at_8)) == []
 
@@ -99,11 +106,28 @@ def test_a_winner_becomes_a_line_that_names_its_shape() -> None:
 def test_applying_twice_replaces_the_line_and_keeps_others(tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     path.write_text('[{"family": "embed", "set": {"num_warps": 1}}]')
-    now = timing("now", 10.0, block_m=64, num_warps=4)
-    apply_measurement(measured(now, timing("f", 8.0, block_m=128, num_warps=4)), path)
-    apply_measurement(measured(now, timing("g", 7.0, block_m=64, num_warps=8)), path)
+    now, fast = timing("now", 10.0, block_m=64), timing("f", 8.0, block_m=128)
+    apply_measurement(measured(now, fast), path)
+    base = json.loads(path.read_text())[1]["over"]
+    assert base["block_m"] == 64 and base["swap"] is True
+    apply_measurement(measured(replace(fast, symbol="now"), timing("g", 5.0, block_m=32)), path)
     lines = json.loads(path.read_text())
-    assert [line["set"] for line in lines] == [{"num_warps": 1}, {"block_m": 64, "num_warps": 8}]
+    assert [entry["set"] for entry in lines] == [{"num_warps": 1}, {"block_m": 32}]
+    assert lines[1]["over"] == base, "it stands where the line before it stood"
+
+
+def test_a_line_does_not_count_over_another_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = line(measured(timing("now", 10.0, block_m=64), timing("f", 8.0, block_m=128)))
+    base = {"family": "gemm", "set": {"block_m": 64, "swap": True, "group": 8}}
+    params = {k: v for k, v in DIMS.items() if k not in ("swap", "group")} | {"phase": "decode"}
+
+    def chosen(*entries: dict[str, Any]) -> dict[str, Any]:
+        monkeypatch.setattr(schedule, "_entries", lambda vendor: list(entries))
+        return schedule_for("gemm", params, "h200")
+
+    assert chosen(base, made)["block_m"] == 128
+    other = {"family": "gemm", "set": {"block_m": 32, "swap": True, "group": 8}}
+    assert chosen(other, made)["block_m"] == 32
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", "not json"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from math import exp, log
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from k3compiler.errors import K3Error
@@ -47,9 +48,9 @@ def _ratio(timing: Timing, present: Timing) -> float:
 
 
 def _noise(timing: Timing, present: Timing) -> float:
-    """Half the spread of both as a part of the present time, or the least gain where that is more."""
-    shares = [(timing.spread_us[b] + present.spread_us[b]) / 2 / present.us[b] for b in present.us]
-    return max(LEAST_GAIN, sum(shares) / len(shares))
+    """Half the spread of both as a part of the present time (median of the sizes), or the least gain if more."""
+    both = ((timing.spread_us[b] + present.spread_us[b], present.us[b]) for b in present.us)
+    return max(LEAST_GAIN, median(spread / 2 / us for spread, us in both))
 
 
 def _wins(timing: Timing, present: Timing) -> bool:
@@ -71,12 +72,26 @@ def entries_of(measurement: Measurement) -> list[dict[str, Any]]:
             "family": shape.family,
             "targets": [spec.name],
             "when": {"phase": shape.phase, **_named(shape.dims, known)},
+            "over": _schedule(shape, known),
             "set": gain.winner.set,
             "note": f"{gain.ratio:.2f} of the former time; {measurement.facts.get('chip', '')}, "
             f"{measurement.facts.get('date', '')}",
         }
         made.setdefault(_key(entry), entry)
     return list(made.values())
+
+
+def _schedule(shape: MeasuredShape, scheduled: frozenset[str]) -> dict[str, Any]:
+    """The schedule in force when the shape was measured."""
+    present = next(t for t in shape.timings if t.symbol == shape.present)
+    return {**{k: v for k, v in shape.dims.items() if k in scheduled}, **present.set}
+
+
+def _based(entry: dict[str, Any], former: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A line that takes the place of one it was measured against stands where that one stood."""
+    if former is None or any(entry["over"].get(k) != v for k, v in former["set"].items()):
+        return entry
+    return {**entry, "over": former.get("over", {})}
 
 
 def _named(dims: Mapping[str, Any], scheduled: frozenset[str]) -> dict[str, Any]:
@@ -108,7 +123,7 @@ def apply_measurement(measurement: Measurement, path: Path) -> list[dict[str, An
     new = entries_of(measurement)
     if new:
         kept = {_key(e): e for e in _read(path)}
-        kept |= {_key(e): e for e in new}
+        kept |= {_key(e): _based(e, kept.get(_key(e))) for e in new}
         path.write_text(_text(list(kept.values())))
     return new
 
