@@ -73,6 +73,7 @@ class PlanRunner:
         derived = _derived_inputs(plan, kernels)
         given = [name for name in _known_inputs(plan) if name not in derived]
         self._inputs = InputArena(device, given, sorted(derived))
+        self._call_steps = [step for step in plan.steps if isinstance(step, CallStep)]
         self._carried = set(plan.outputs) & {a for s in plan.steps[:1] for a in s.args}
         self._blocks = self._block_sizes()
         self._memory: dict[str, Buffer] = {}
@@ -221,8 +222,7 @@ class PlanRunner:
     def _calls(self) -> list[LibraryCall]:
         return [
             LibraryCall(step.call, tuple(self.tensor(a) for a in step.args), step.op)
-            for step in self.plan.steps
-            if isinstance(step, CallStep)
+            for step in self._call_steps
         ]
 
     def poison(self) -> None:
