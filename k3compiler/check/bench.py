@@ -114,14 +114,14 @@ def bench_package(
     facts = {
         "date": datetime.date.today().isoformat(),
         "package": package.manifest.digest,
-        "kernels": {k.symbol: _digest(package, k) for k in package.manifest.kernels},
+        "kernels": {k.symbol: kernel_digest(package, k) for k in package.manifest.kernels},
         "workloads": {p: asdict(w) for p, w in WORKLOADS[package.manifest.target.kind].items()},
         **describe_device(opened),
     }
     return BenchResult(str(facts["chip"]), rows, rates, facts)
 
 
-def _digest(package: Package, kernel: KernelRecord) -> str:
+def kernel_digest(package: Package, kernel: KernelRecord) -> str:
     """The digest of what was timed: the kernel's own binary, or the library that holds it."""
     files = package.manifest.files
     binary = kernel.files.get("cubin") or kernel.files.get("hsaco")

@@ -73,5 +73,9 @@ def print_steps(name: str, bench: StepBench) -> None:
     print_records("time by op", bench.ops)
     print_records("time by kernel", bench.kernels)
     print_records("launches a layer", bench.layers)
+    if bench.choices:
+        print_records(
+            "cut over the ranks, or whole: one token's saving in a layer, and cost", bench.choices
+        )
     if bench.collectives:
         print_records("left out: what this rank would give to collectives", bench.collectives)

@@ -9,27 +9,39 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from statistics import median
-from typing import Any
 
 import numpy as np
 
+from k3compiler.check.bench import kernel_digest
 from k3compiler.check.rates import Rates, describe_device, measure_rates
 from k3compiler.check.step.floor import (
-    CollectiveRow,
     Traffic,
     collective_rows,
     step_traffic,
 )
 from k3compiler.check.step.memory import RandomFill, kind_of
+from k3compiler.check.step.records import (
+    KernelRow,
+    LayerRow,
+    OpRow,
+    StepBench,
+    StepPoint,
+    StepRow,
+)
+from k3compiler.check.step.sizes import bucket, check_room, page_columns, step_symbols
 from k3compiler.dtypes import itemsize
 from k3compiler.errors import K3Error
-from k3compiler.package.expr import cdiv, evaluate
-from k3compiler.package.manifest import CollectiveStep, KernelRecord, LaunchStep, Plan
-from k3compiler.package.pitches import dense_pitches
+from k3compiler.package.expr import evaluate
+from k3compiler.package.manifest import (
+    CollectiveStep,
+    KernelRecord,
+    LaunchStep,
+    Step,
+)
 from k3compiler.package.reader import Package
 from k3compiler.package.summary import launch_scalars, layer_groups
 from k3compiler.runtime.decode_seats import build_decode
@@ -43,87 +55,7 @@ from k3compiler.runtime.weights import param_bytes
 
 STEP_SECONDS, KERNEL_SECONDS = 0.1, 0.01  # of one sample of steps, of one kernel's launches
 SAMPLES = 5
-SPARE_BYTES = 1 << 30  # of a GPU: modules, graphs, the allocator's rounding
-
-
-@dataclass(frozen=True, slots=True)
-class StepPoint:
-    """A step: ``batch`` sequences, each with ``context`` tokens in the caches, take one more."""
-
-    batch: int
-    context: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepRow:
-    """One point. Rates are bytes read plus written; ``gap_ms`` is the step less its kernels timed alone."""
-
-    batch: int
-    context: int
-    ms: float
-    floor_ms: float
-    ratio: float
-    weight_gb: float
-    cache_gb: float
-    kernels_ms: float
-    gap_ms: float
-    launches: int
-    finite: bool
-
-
-@dataclass(frozen=True, slots=True)
-class KernelRow:
-    """One kernel's launches in a step, timed alone."""
-
-    batch: int
-    context: int
-    op: str
-    kernel: str
-    launches: int
-    us_each: float
-    floor_us: float
-    ms: float
-    ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class OpRow:
-    """All kernels of one op in a step."""
-
-    batch: int
-    context: int
-    op: str
-    launches: int
-    ms: float
-    floor_ms: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class LayerRow:
-    """Layers of one kind: how many, and how many launches each has."""
-
-    layers: str
-    count: int
-    launches: int
-    collectives: int
-
-
-@dataclass(slots=True)
-class StepBench:
-    """The tables and what they were measured on."""
-
-    chip: str
-    rates: Rates
-    facts: dict[str, Any]
-    layers: list[LayerRow]
-    steps: list[StepRow] = field(default_factory=list[StepRow])
-    ops: list[OpRow] = field(default_factory=list[OpRow])
-    kernels: list[KernelRow] = field(default_factory=list[KernelRow])
-    collectives: list[CollectiveRow] = field(default_factory=list[CollectiveRow])
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+ROUTERS = ("moe.route", "moe.route_topk")
 
 
 def bench_steps(
@@ -151,20 +83,21 @@ def bench_steps(
     rates = measure_rates(opened)
     say = progress or (lambda _: None)
     say(f"copy rate {rates.bytes_per_s / 1e9:.0f} GB/s")
-    _check_room(package, points, opened)
+    check_room(package, points, opened)
     bench = StepBench(
         chip="",
         rates=rates,
         facts={
             "date": datetime.date.today().isoformat(),
             "package": package.manifest.digest,
-            "parallel": asdict(package.manifest.parallel),
+            "tp": package.manifest.parallel.tp,
+            "ep": package.manifest.parallel.ep,
             "rank": rank,
+            "kernels": {k.symbol: kernel_digest(package, k) for k in package.manifest.kernels},
             **describe_device(opened),
         },
-        layers=_layer_rows(package.plan("decode")),
     )
-    bench.chip = str(bench.facts["chip"])
+    bench.chip, bench.choices = str(bench.facts["chip"]), list(package.manifest.parallel.choices)
     start = time.perf_counter()
     weights = _make_weights(package, opened, seed)
     opened.synchronize()
@@ -183,66 +116,6 @@ def _check_rank(package: Package, rank: int) -> None:
         raise K3Error(
             "K3-R005", where="--rank", expected=f"a rank from 0 to {ranks - 1}", found=str(rank)
         )
-
-
-def _check_room(package: Package, points: Sequence[StepPoint], device: Device) -> None:
-    """Refuse, with the numbers, what the device cannot hold."""
-    free = device.free_bytes()
-    weights = sum(param_bytes(p) for p in package.weights.params)
-    for point in points:
-        symbols = _symbols(package, point) | {"rank": 0}
-        records = state_records(package.manifest, [package.plan("decode")]).values()
-        caches = sum(record.num_bytes(symbols) for record in records)
-        workspace = _workspace_bytes(package.plan("decode"), symbols)
-        need = weights + caches + workspace + SPARE_BYTES
-        if need > free:
-            raise K3Error(
-                "K3-R013",
-                where=f"batch {point.batch}, context {point.context}",
-                expected=f"at most {free / 1e9:.1f} GB, which {device.name} has free",
-                found=f"{need / 1e9:.1f} GB: weights {weights / 1e9:.1f}, caches {caches / 1e9:.1f}, "
-                f"workspace {workspace / 1e9:.1f}, spare {SPARE_BYTES / 1e9:.1f}",
-                hint="fewer sequences, a shorter context, or more ranks",
-            )
-
-
-def _workspace_bytes(plan: Plan, symbols: dict[str, int]) -> int:
-    """Buffers side by side, and the blocks that they share when the step is timed."""
-    whole = symbols | {name: evaluate(expr, symbols) for name, expr in plan.symbols.items()}
-    apart = sum(
-        int(np.prod([evaluate(n, whole) for n in b.shape])) * 4
-        for b in plan.buffers
-        if b.kind != "state"
-    )
-    return apart + sum(evaluate(block.bytes, whole) for block in plan.storage)
-
-
-def _columns(package: Package, point: StepPoint) -> int:
-    return cdiv(point.context + 1, package.manifest.page_tokens)
-
-
-def _symbols(package: Package, point: StepPoint) -> dict[str, int]:
-    columns = _columns(package, point)
-    rows = dict.fromkeys(("T", "S", "R"), _bucket(package, point.batch))
-    caches = {"P": columns, "PAGES": 1 + point.batch * columns, "SLOTS": 1 + point.batch}
-    return rows | caches | dense_pitches(package.manifest)
-
-
-def _bucket(package: Package, batch: int) -> int:
-    """The rows that a step of ``batch`` sequences is launched with."""
-    return next((b for b in sorted(package.manifest.decode_buckets) if b >= batch), batch)
-
-
-def _layer_rows(plan: Plan) -> list[LayerRow]:
-    return [
-        LayerRow(
-            group.title,
-            max(len(group.layers), 1),
-            sum(isinstance(s, LaunchStep) for s in group.steps),
-            sum(isinstance(s, CollectiveStep) for s in group.steps),
-        )
-        for group in layer_groups(plan)
-    ]
 
 
 def _make_weights(package: Package, device: Device, seed: int) -> dict[str, TensorRef]:
@@ -270,8 +143,10 @@ class _Step:
         self.package, self.device, self.point = package, device, point
         self.plan = package.plan("decode")
         self.kernels = {k.symbol: k for k in package.manifest.kernels}
-        symbols = _symbols(package, point)
-        self.constants = {n: v for n, v in symbols.items() if n not in "TSRP"} | {"rank": rank}
+        symbols = step_symbols(package, point)
+        self.constants = {n: v for n, v in symbols.items() if n not in ("T", "S", "R", "P")} | {
+            "rank": rank
+        }
         self.random = RandomFill.of(device, seed + 1)
         self.fixed = weights | self._make_caches()
         self.step = self._inputs(np.random.default_rng(seed))
@@ -298,7 +173,7 @@ class _Step:
         return refs
 
     def _inputs(self, rng: np.random.Generator) -> StepInputs:
-        point, columns = self.point, _columns(self.package, self.point)
+        point, columns = self.point, page_columns(self.package, self.point)
         tokens = rng.integers(0, self.package.manifest.config.vocab_size, point.batch).tolist()
         chunks = [
             SeqChunk([token], point.context, 1 + s, range(1 + s * columns, 1 + (s + 1) * columns))
@@ -308,7 +183,7 @@ class _Step:
             chunks,
             page_columns=columns,
             page_tokens=self.package.manifest.page_tokens,
-            num_rows=point.batch if self.device.exact_rows else _bucket(self.package, point.batch),
+            num_rows=point.batch if self.device.exact_rows else bucket(self.package, point.batch),
         )
 
     def measure(self, bench: StepBench) -> None:
@@ -324,6 +199,7 @@ class _Step:
         bench.steps.append(self._step_row(milliseconds, traffic, rows, bench.rates, finite))
         bench.kernels += rows
         bench.ops += self._op_rows(rows)
+        bench.layers += self._layer_rows()
         bench.collectives += collective_rows(self.plan, self._whole_symbols(), self.point.batch)
 
     @contextmanager
@@ -346,8 +222,28 @@ class _Step:
 
     def _launches(self) -> list[str]:
         """The kernels of a step, in order of first launch."""
-        names = (s.launch for s in self.plan.steps if isinstance(s, LaunchStep))
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys(s.launch for s in self._launched(self.plan.steps)))
+
+    def _launched(self, steps: Iterable[Step]) -> list[LaunchStep]:
+        """The launches that have a program at this size."""
+        symbols = self._whole_symbols()
+        return [
+            s
+            for s in steps
+            if isinstance(s, LaunchStep) and all(evaluate(n, symbols) for n in s.grid)
+        ]
+
+    def _layer_rows(self) -> list[LayerRow]:
+        return [
+            LayerRow(
+                self.point.batch,
+                group.title,
+                max(len(group.layers), 1),
+                len(self._launched(group.steps)),
+                sum(isinstance(s, CollectiveStep) for s in group.steps),
+            )
+            for group in layer_groups(self.plan)
+        ]
 
     def _whole_symbols(self) -> dict[str, int]:
         symbols = {**self.constants, **self.step.symbols}
@@ -356,8 +252,8 @@ class _Step:
     def _kernel_row(self, runner: PlanRunner, symbol: str, rates: Rates) -> KernelRow:
         steps = [
             replace(s, stream=0, waits=())
-            for s in self.plan.steps
-            if isinstance(s, LaunchStep) and s.launch == symbol
+            for s in self._launched(self.plan.steps)
+            if s.launch == symbol
         ]
         kernel = self.kernels[symbol]
         seconds = self._alone_seconds(runner, kernel, steps) / len(steps)
@@ -436,8 +332,8 @@ class _Step:
         local = config.num_experts // parallel.ep
         first = self.constants["rank"] // (parallel.tp // parallel.ep) * local
         found: dict[int, int] = {}
-        for step in self.plan.steps:
-            if isinstance(step, LaunchStep) and step.op == "moe.route_topk":
+        for step in self._launched(self.plan.steps):
+            if step.op in ROUTERS:
                 names = [a.name for a in self.kernels[step.launch].args]
                 if step.layer is not None and "ids" in names:
                     ids = runner.read(step.args[names.index("ids")])
