@@ -1,7 +1,8 @@
 """A cost model: microseconds of a launch from bytes, flops, the grid and what fits on a multiprocessor at a time.
 
 It ranks schedules of one kernel; its microseconds are not to be believed beyond that. A program's chain of waits and
-what the whole grid asks of memory and matrix units are both lower bounds, and the larger one counts.
+what the whole grid asks of memory and matrix units are both lower bounds, and the larger one counts. Constants without
+a source are from K3's decode kernels on an H200 (bench/results/tune-kimi-k3-tp8-decode-h200-2026-11-29.json).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ CACHE_FACTOR = 2.2  # the last cache's rate over memory's
 UNIT_FACTOR = 2.5  # what one multiprocessor can pull over its share
 ELEMENTS_PER_S = 128 * 1.7e9 / 4  # a multiprocessor, at four instructions an element
 SPILL_PENALTY = 1.5
+FREE_WARPS = 4  # more of them in a program wait for each other longer:
+WARP_EXPONENT = 0.3
 MAX_PROGRAMS = 32
 RESERVED_BYTES = KIB  # of shared memory, a program
 
@@ -104,15 +107,18 @@ def predict_us(work: Work, foot: Footprint, launch: Launch, spec: TargetSpec) ->
     busiest = ceil(launch.programs / units)
     moved = work.first_bytes + work.loop_bytes + work.written_bytes
     ahead = max(foot.stages - 1, 1)
-    chain = (LATENCY_S if work.first_bytes else 0.0) + work.steps * max(LATENCY_S / ahead, WAIT_S)
-    alone = work.elements / ELEMENTS_PER_S * 4 / min(foot.warps, 4)
+    crowd = max(foot.warps / FREE_WARPS, 1.0) ** WARP_EXPONENT
+    step = max(LATENCY_S / ahead, WAIT_S * crowd)
+    chain = (LATENCY_S if work.first_bytes else 0.0) + work.steps * step
+    elements = work.elements / ELEMENTS_PER_S * crowd
+    alone = elements * FREE_WARPS / min(foot.warps, FREE_WARPS)
     flops = spec.flops.get("bf16", 1e12) / units
     bounds = (
         waves * (chain + alone),
         launch.floor_bytes / rate,
         launch.programs * moved / (rate * CACHE_FACTOR),
-        busiest * moved / (rate * UNIT_FACTOR / units),
-        busiest * (work.matrix_flops / flops + work.elements / ELEMENTS_PER_S),
+        busiest * moved * crowd / (rate * UNIT_FACTOR / units),
+        busiest * (work.matrix_flops / flops * crowd + elements),
     )
     # two bounds near each other do not overlap wholly
     first, second = sorted(bounds, reverse=True)[:2]
