@@ -123,12 +123,9 @@ def moe_route(
     scores = sigmoid(logits.load((0, 0), (block_experts,)))
     key = _ordered(scores + bias.load((0,), (block_experts,)))
     key = where(expert < experts, key, LOWEST)
-    best = _largest(key, top_k)
-    is_chosen = key >= best[-1]
+    choice, last = _places(key, top_k)
+    is_chosen = key >= last
     count = where(is_chosen, p.constant(1, "i32"), 0).sum(0)
-    choice = p.zeros((block_experts,), "i32")
-    for value in best:
-        choice = choice + where(key < value, p.constant(1, "i32"), 0)
 
     with p.when(count.eq(top_k)):
         share = scores
@@ -160,13 +157,16 @@ def _ordered(values: Tile) -> Tile:
     return where(bits >= 0, bits, bits ^ HIGHEST)
 
 
-def _largest(keys: Tile, count: int) -> list[Tile]:
-    """The largest ``count`` distinct keys, descending (LOWEST where there are no more)."""
-    found: list[Tile] = []
-    for _ in range(count):
-        found.append(keys.max(0))
-        keys = where(keys.eq(found[-1]), LOWEST, keys)
-    return found
+def _places(keys: Tile, count: int) -> tuple[Tile, Tile]:
+    """How many of the largest ``count`` distinct keys are above each key, and the last of those (LOWEST: too few)."""
+    p = keys.program
+    start = [keys, p.zeros(keys.shape, "i32"), p.constant(LOWEST, "i32")]
+    with p.loop(0, count, carry=start) as (_, (left, place, _last)):
+        best = left.max(0)
+        above = where(keys < best, p.constant(1, "i32"), 0)
+        p.yield_(where(left.eq(best), LOWEST, left), place + above, best)
+    _, place, last = p.results()
+    return place, last
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def step_metadata(plan: PlanBuilder, op: Any) -> None:
     """The step inputs are where the kernels read them; a decode step is fed with what the last one chose."""
     if plan.phase == "decode":
         dims = {"page_tokens": op.page_tokens.value}
-        chosen = Ref(NEXT_TOKEN, "i32", ("R",))
+        chosen = Ref(NEXT_TOKEN, "i32", ("T",))
         given: dict[str, Ref | str] = {"record": step_input("decode_record"), NEXT_TOKEN: chosen}
         plan.launch(origin_of(op), "decode_metadata", dims, given)
     else:
@@ -164,7 +164,11 @@ def activation(plan: PlanBuilder, op: Any) -> None:
 
 
 def gather_rows(plan: PlanBuilder, op: Any) -> None:
+    """No launch in a decode step, where every row wants logits."""
     x = plan.ref(op.x)
+    if plan.phase == "decode":
+        plan.bind(op.y, x)
+        return
     y = result(plan, op.y, "rows", "R")
     dims = {"cols": x.width, "block": power_of_two(x.width), "dtype": x.dtype}
     plan.launch(origin_of(op), "gather_rows", dims, {"x": x, "y": y})

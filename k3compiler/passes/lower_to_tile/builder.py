@@ -146,8 +146,8 @@ class PlanBuilder:
 
 
 def _one_token_each(ref: Ref) -> Ref:
-    """A decode step has one token a sequence: S is T."""
-    return replace(ref, shape=tuple("T" if n == "S" else n for n in ref.shape))
+    """A decode step has one token a sequence and takes logits of each: S and R are T."""
+    return replace(ref, shape=tuple("T" if n in ("S", "R") else n for n in ref.shape))
 
 
 def _buffer_names(info: ProgramInfo) -> list[str]:
