@@ -62,7 +62,7 @@ class ConvertMlaAbsorbed(Pass):
     """
 
     name: ClassVar[str] = "convert-mla-absorbed"
-    split_tokens: int = 512
+    split_tokens: int = 64
 
     def run(self, module: Any) -> None:
         rewrite_module(module, [Pattern(k3.MlaAttention, self._absorbed)])

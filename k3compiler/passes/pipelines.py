@@ -78,7 +78,7 @@ class LoweringOptions:
     shard: str = ""
     moe: Literal["a16w4", "a8w4"] = "a16w4"
     chunk_tokens: int = 64
-    split_tokens: int = 512
+    split_tokens: int = 64
     block_rows: int | None = None
 
 

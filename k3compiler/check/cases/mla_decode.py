@@ -1,4 +1,4 @@
-"""MLA decode cases: spans of the context one by one, and their merge."""
+"""MLA decode cases: parts of the context one by one, and their merge."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ def mla_decode(params: Params, rng: np.random.Generator, sizes: dict[str, int]) 
 def _partials(
     params: Params, query: Array, rows: list[Array], splits: int
 ) -> tuple[dict[str, Array], Array]:
-    """acc, m and l of every span in float64, and which of acc is written."""
+    """acc, m and l of every part in float64, and which of acc is written."""
     batch, heads, _ = query.shape
-    rank, span = params["kv_lora"], params["split_tokens"]
+    rank, least = params["kv_lora"], params["split_tokens"]
     scale = (params["nope"] + params["rope"]) ** -0.5 / np.log(2)
     acc = np.zeros((batch, splits, heads, rank))
     m, l = np.full(acc.shape[:3], -np.inf), np.zeros(acc.shape[:3])
     for s, (q, cache) in enumerate(zip(query, rows, strict=True)):
+        span = cdiv(cdiv(len(cache), least), splits) * least
         for i in range(cdiv(len(cache), span)):
             part = cache[i * span : (i + 1) * span]
             scores = q @ part.T * scale
@@ -60,8 +61,9 @@ def mla_merge(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -
     batch = len(inputs["seq_ctx"])
     lengths = rng.integers(1, 4 * span, batch)
     lengths[0] = 1
-    counts = -(-lengths // span)
-    splits = sizes.get("NSPLIT", int(counts.max()) + 1)
+    units = -(-lengths // span)
+    splits = sizes.get("NSPLIT", int(units.max()) + 1)
+    counts = -(-units // -(-units // splits))
     used = np.arange(splits) < counts[:, None]
     acc = normal(rng, (batch, splits, heads, rank), "f32")
     m = normal(rng, (batch, splits, heads), "f32", 4.0)

@@ -140,7 +140,9 @@ class AbsorbQ(MlaOp, name="absorb_q"):
 
 
 class Decode(MlaOp, name="decode"):
-    """Attention of one token a sequence among its paged latents, the context cut into parts of ``split_tokens``.
+    """Attention of one token a sequence among its paged latents, the context cut into NSPLIT parts at most.
+
+    A part is the least multiple of ``split_tokens`` that lets NSPLIT of them hold the sequence's context.
 
     With ``s_j = (q_latent c_j + q_rope kp_j) scale log2(e)`` over the positions of part i: ``top = max_j s_j``,
     ``total = Σ_j 2^(s_j - top)``, ``acc = Σ_j 2^(s_j - top) c_j``. A part without tokens has top -inf, total 0 and

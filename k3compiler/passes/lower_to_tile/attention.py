@@ -10,6 +10,8 @@ from k3compiler.passes.lower_to_tile.basics import columns_of, dtype_of, power_o
 from k3compiler.passes.lower_to_tile.builder import PlanBuilder
 from k3compiler.passes.lower_to_tile.refs import Ref
 
+PARTS = 128  # of all sequences' contexts together: about one program a multiprocessor
+
 
 def mix_norm(plan: PlanBuilder, op: Any) -> None:
     """Running sum, mix over the snapshots, norm."""
@@ -118,7 +120,7 @@ def absorb_q(plan: PlanBuilder, op: Any) -> None:
 
 
 def decode(plan: PlanBuilder, op: Any) -> None:
-    """Partial softmax sums of every span of the context; the spans follow from the page table's width."""
+    """Partial softmax sums of every part of the context; how many parts follows from batch and page table."""
     q_latent, q, cache = (plan.ref(v) for v in (op.q_latent, op.q, op.cache))
     heads, rope, span = op.num_heads.value, op.rope_dim.value, op.split_tokens.value
     page, latent = _inner(cache, 1), _inner(cache, 2) - rope
@@ -131,7 +133,8 @@ def decode(plan: PlanBuilder, op: Any) -> None:
         "split_tokens": span,
         "dtype": q.dtype,
     }
-    rows, splits = q_latent.rows, f"cdiv(P*{page}, {span})"
+    rows = q_latent.rows
+    splits = f"min(cdiv(P*{page}, {span}), max(1, {PARTS} // ({rows})))"
     top, total = (
         result(plan, v, n, rows, splits, heads) for v, n in ((op.top, "top"), (op.total, "total"))
     )

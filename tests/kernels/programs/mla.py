@@ -1,6 +1,7 @@
 _DIMS = dict(nope=16, rope=8, v=16, kv_lora=24)
 _ODD = dict(nope=20, rope=4, v=12, kv_lora=32)
 _SPLIT = dict(heads=3, page_tokens=16, block_kv=16, block_h=16)
+_MERGE = dict(block_s=2, block_c=16)
 PROGRAMS = [
     (
         "mla_latent_write",
@@ -41,6 +42,16 @@ PROGRAMS = [
         dict(nope=20, rope=4, kv_lora=32, split_tokens=16, dtype="bf16", **_SPLIT),
         {"S": 2},
     ),
-    ("mla_merge", dict(heads=3, kv_lora=24, split_tokens=32, dtype="f32"), {"S": 4}),
-    ("mla_merge", dict(heads=2, kv_lora=32, split_tokens=16, dtype="bf16"), {"S": 3}),
+    (
+        "mla_decode",
+        dict(nope=16, rope=8, kv_lora=24, split_tokens=16, dtype="f32", **_SPLIT),
+        {"S": 3, "NSPLIT": 2},
+    ),
+    ("mla_merge", dict(heads=3, kv_lora=24, split_tokens=32, dtype="f32", **_MERGE), {"S": 4}),
+    ("mla_merge", dict(heads=2, kv_lora=32, split_tokens=16, dtype="bf16", **_MERGE), {"S": 3}),
+    (
+        "mla_merge",
+        dict(heads=2, kv_lora=24, split_tokens=16, dtype="f32", **_MERGE),
+        {"S": 5, "NSPLIT": 3},
+    ),
 ]
