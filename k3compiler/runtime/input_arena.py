@@ -38,7 +38,7 @@ class InputArena:
         self._room = np.full(len(self.names), -1, np.int64)
         self._offsets: dict[str, int] = {}
         self.buffer: Buffer = device.allocate(1)
-        self._staging = device.staging(self.buffer)
+        self._staging = device.staging(self.buffer, 0)
         self._sent: NDArray[Any] | None = None
 
     def reserve(self, symbols: Mapping[str, int]) -> bool:
@@ -51,7 +51,8 @@ class InputArena:
         ends = np.cumsum(-(-self._room * items // _ALIGN_BYTES) * _ALIGN_BYTES)
         self._offsets = dict(zip(self.names, [0, *ends[:-1].tolist()], strict=True))
         self.buffer = self._device.allocate(int(ends[-1]))
-        self._staging, self._sent = self._device.staging(self.buffer), None
+        num_given = int(ends[len(self.given) - 1]) if self.given else 0
+        self._staging, self._sent = self._device.staging(self.buffer, num_given), None
         return True
 
     def offset(self, name: str) -> int:

@@ -42,7 +42,7 @@ class Staging(Protocol):
     """Host memory whose contents go to the start of a buffer, in order with the launches."""
 
     def room(self) -> NDArray[np.uint8]:
-        """The memory to fill for the next :meth:`send`, as large as the buffer."""
+        """The memory to fill for the next :meth:`send`."""
         ...
 
     def send(self, num_bytes: int) -> None:
@@ -116,8 +116,8 @@ class Device(Protocol):
         """Copy a contiguous host array to the start of ``buffer``."""
         ...
 
-    def staging(self, buffer: Buffer) -> Staging:
-        """Host memory for what is copied to ``buffer`` step after step."""
+    def staging(self, buffer: Buffer, num_bytes: int) -> Staging:
+        """Host memory for what is copied to the start of ``buffer`` step after step."""
         ...
 
     def fetch(self, refs: Sequence[TensorRef]) -> Fetch:

@@ -102,8 +102,8 @@ class HostMemory:
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         host_bytes(buffer)[: len(flat)] = flat
 
-    def staging(self, buffer: Buffer) -> HostStaging:
-        return HostStaging(host_bytes(buffer))
+    def staging(self, buffer: Buffer, num_bytes: int) -> HostStaging:
+        return HostStaging(host_bytes(buffer)[:num_bytes])
 
     def fetch(self, refs: Sequence[TensorRef]) -> Fetch:
         found = [tensor_view(ref).copy() for ref in refs]

@@ -199,8 +199,8 @@ class CudaDevice:
         if len(flat):
             _bytes(buffer)[: len(flat)].copy_(self.torch.from_numpy(flat))
 
-    def staging(self, buffer: Buffer) -> PinnedStaging:
-        return PinnedStaging(self.torch, _bytes(buffer))
+    def staging(self, buffer: Buffer, num_bytes: int) -> PinnedStaging:
+        return PinnedStaging(self.torch, _bytes(buffer)[:num_bytes])
 
     def fetch(self, refs: Sequence[TensorRef]) -> Fetch:
         sizes = [int(np.prod(r.shape)) * numpy_dtype(r.dtype).itemsize for r in refs]
