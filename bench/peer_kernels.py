@@ -1,7 +1,7 @@
-"""Builds K3's kernels for the shapes that public peers are timed at: bench/peer_kernels.py OUT [TARGET].
+"""Builds K3's kernels for the shapes that public peers are timed at: bench/peer_kernels.py OUT TARGET [PACKAGE...].
 
-OUT/<part> are packages of a K3 with few layers, cut to what bench/peers_ours.py launches; their kernels are those of
-the whole model's package, byte for byte. A few MB.
+OUT/<part> are packages of a K3 with few layers, cut to what bench/peers_ours.py launches, a few MB together. Their
+kernels are those of the whole model's package: for every PACKAGE given, it says how many are, byte for byte.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from k3compiler.config import ModelConfig
 from k3compiler.driver import lower_model, manifest_of
 from k3compiler.graph.config_import import resolve_model
 from k3compiler.package.manifest import LaunchStep, ParallelRecord, Plan, WeightMap
+from k3compiler.package.reader import Package
 from k3compiler.package.writer import PackageWriter
 from k3compiler.passes.lower_to_tile.builder import Kernels
 from k3compiler.passes.lower_to_tile.lower import Lowered, merge_params
 from k3compiler.targets.amd.flydsl.weights import shuffled_params
 from k3compiler.targets.base import find_target
 from k3compiler.targets.build import build_kernels
-from k3compiler.targets.kernel_files import request_of, write_kernels, write_libraries
+from k3compiler.targets.kernel_files import LOADED, request_of, write_kernels, write_libraries
 
 MIX_SNAPSHOTS = (1, 2, 4, 6, 8)  # candidates less one
 EXPERTS = ("moe.", "mx.")
@@ -50,10 +51,29 @@ PARTS = {
 
 def main() -> None:
     out = Path(sys.argv[1])
-    target = sys.argv[2] if len(sys.argv) > 2 else "h200"
+    target = sys.argv[2]
     for name, part in PARTS.items():
-        digests = write_part(out / name, few_layers(resolve_model("kimi-k3")[0]), part, target)
-        print(f"{out / name}: {digests} kernels", flush=True)
+        count = write_part(out / name, few_layers(resolve_model("kimi-k3")[0]), part, target)
+        print(f"{out / name}: {count} kernels", flush=True)
+    ours = {k: d for name in PARTS for k, d in digests(out / name).items()}
+    for package in sys.argv[3:]:
+        theirs = digests(Path(package))
+        both = ours.keys() & theirs.keys()
+        same = sum(ours[k] == theirs[k] for k in both)
+        print(
+            f"{package}: {len(both)} of {len(theirs)} kernels are among ours, {same} with the same bytes"
+        )
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """The binary's digest of every kernel of a package, by symbol."""
+    manifest = Package.open(folder).manifest
+    return {
+        kernel.symbol: manifest.files[kernel.files[kind]]
+        for kernel in manifest.kernels
+        for kind in LOADED
+        if kind in kernel.files
+    }
 
 
 def few_layers(config: ModelConfig) -> ModelConfig:

@@ -70,12 +70,18 @@ def parts() -> list[Part]:
 
 
 def find(
-    phase: str, wanted: Callable[[LaunchStep, KernelRecord], bool], *, moe: str | None = None
+    phase: str,
+    wanted: Callable[[LaunchStep, KernelRecord], bool],
+    *,
+    moe: str | None = None,
+    least: int = 1,
 ) -> tuple[Part, list[LaunchStep]]:
-    """The first part that has such launches, and those."""
+    """The first part that has such launches, at least so many, and those."""
     for part in parts():
-        if moe in (None, part.package.manifest.moe) and (steps := part.steps(phase, wanted)):
-            return part, steps
+        if moe in (None, part.package.manifest.moe):
+            steps = part.steps(phase, wanted)
+            if len(steps) >= least:
+                return part, steps
     raise NotImplementedError("the package has no kernel of this shape")
 
 
@@ -126,6 +132,8 @@ class Segment:
                 f"{arg.name}: {tensor.dtype}, {arg.dtype} wanted"
             )
             assert tensor.is_contiguous(), arg.name
+            if name in self.part.params and name in given:
+                continue  # laid out as weights.json says
             assert len(tensor.shape) == len(arg.shape), (
                 f"{arg.name}: {tuple(tensor.shape)}, {arg.shape}"
             )
@@ -365,7 +373,7 @@ def router_with_product(x: Mapping[str, Any]) -> tuple[Run, Run]:
         is_product = step.op == "k3.linear" and kernel.params["N"] == x["s"][0].shape[1]
         return is_product or choose(step, kernel)
 
-    part, steps = find("decode", wanted)
+    part, steps = find("decode", wanted, least=2)
     width = part.package.manifest.config.hidden_dim
     rows = torch.randn(tokens, width, device=dev).to(torch.bfloat16)
     count = x["s"][0].shape[1]
