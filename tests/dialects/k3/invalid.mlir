@@ -42,7 +42,7 @@ func.func @rms_norm(%a: tensor<?x64xf32>, %b: tensor<64xf32>) -> tensor<?x64xf32
 }
 
 // -----
-// CHECK: k3.rms_norm: attribute epsilon: expected one of eps; attribute eps: expected a float, found none
+// CHECK: k3.rms_norm: attribute epsilon: expected one of eps, part; attribute eps: expected a float, found none
 func.func @rms_norm(%a: tensor<?x64xf32>, %b: tensor<64xf32>) -> tensor<?x64xf32> {
   %r = "k3.rms_norm"(%a, %b) {epsilon = 1.000000e-05 : f64} : (tensor<?x64xf32>, tensor<64xf32>) -> tensor<?x64xf32>
   return %r : tensor<?x64xf32>
