@@ -17,6 +17,7 @@ def attn_res_mix_norm(
     cols: int,
     block: int,
     num_snapshots: int,
+    together: int = 1,
     delta: str = "none",
     write_sum: bool = False,
     eps: float,
@@ -26,7 +27,8 @@ def attn_res_mix_norm(
 
     P_new = P (``none``), P + delta (``add``) or delta (``assign``, after a snapshot), rounded to ``dtype``.
     The mix weighs the raw candidates v_i, snapshots b0 .. b{m-1} and P_new, by a softmax over the scores
-    s_i = Σ_d v_i rsqrt(mean(v_i²) + eps) res_norm res_proj; one token a program, all inside in f32.
+    s_i = Σ_d v_i rsqrt(mean(v_i²) + eps) res_norm res_proj; one token a program, all inside in f32. ``together``
+    candidates are scored side by side: fewer barriers, more registers.
     Shapes: b{i}, p, delta, p_out (``write_sum``: receives P_new) and y ``[T, cols]``; res_norm, res_proj
     (absent for m = 0, where mix = P_new), norm_w ``[cols]``. Source: spec 2.3, 2.4.
     """
@@ -49,7 +51,7 @@ def attn_res_mix_norm(
     mix = total.to("f32")
     if res_norm and res_proj:
         query = _vector(res_norm, block) * _vector(res_proj, block)
-        mix = _mix([mix, *(raw.to("f32") for raw in candidates)], query, (cols, eps))
+        mix = _mix([total, *candidates], query, (cols, eps), together)
     normed = mix * _inverse_rms(mix, (cols, eps)).expand(1) * _vector(norm_w, block)
     y.store((t, 0), normed.to(dtype))
     p.grid("T")
@@ -80,14 +82,27 @@ def _sum(terms: list[Tile]) -> Tile:
     return reduce(add, (term.to("f32") for term in terms))
 
 
-def _mix(candidates: list[Tile], query: Tile, norm: Norm) -> Tile:
-    """The softmax over the candidates' scores, and their weighted sum."""
-    scores = _scores(candidates, query, norm)
+def _mix(candidates: list[Tile], query: Tile, norm: Norm, together: int) -> Tile:
+    """The softmax over the candidates and their weighted sum, ``together`` at a time with a running maximum."""
+    first, *rest = (candidates[i : i + together] for i in range(0, len(candidates), together))
+    top, whole, mix = _group(first, query, norm)
+    for group in rest:
+        high, more, part = _group(group, query, norm)
+        new_top = maximum(top, high)
+        fade, grow = exp(top - new_top), exp(high - new_top)
+        mix = mix * fade.expand(1) + part * grow.expand(1)
+        top, whole = new_top, whole * fade + more * grow
+    return mix / whole.expand(1)
+
+
+def _group(raw: list[Tile], query: Tile, norm: Norm) -> tuple[Tile, Tile, Tile]:
+    """The highest score of some candidates, the sum of their weights and their weighted sum."""
+    wide = [v.to("f32") for v in raw]
+    scores = _scores(wide, query, norm)
     top = reduce(maximum, scores)
     weights = [exp(s - top) for s in scores]
-    whole = reduce(add, weights)
-    parts = (v * (w / whole).expand(1) for v, w in zip(candidates, weights, strict=True))
-    return reduce(add, parts)
+    parts = (v * w.expand(1) for v, w in zip(wide, weights, strict=True))
+    return top, reduce(add, weights), reduce(add, parts)
 
 
 def _scores(candidates: list[Tile], query: Tile, norm: Norm) -> list[Tile]:

@@ -13,6 +13,7 @@ PROGRAMS = [
         {"T": 3},
     ),
     ("attn_res_mix_norm", {"num_snapshots": 8, "delta": "add", **_BF16}, {"T": 4}),
+    ("attn_res_mix_norm", {"num_snapshots": 6, "together": 3, "delta": "add", **_F32}, {"T": 4}),
     ("attn_res_mix_norm", {"num_snapshots": 2, "delta": "none", **_BF16}, {"T": 4}),
     ("add_norm", _F32, {"T": 3}),
     ("add_norm", _BF16, {"T": 3}),
