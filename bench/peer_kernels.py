@@ -20,10 +20,10 @@ from k3compiler.package.reader import Package
 from k3compiler.package.writer import PackageWriter
 from k3compiler.passes.lower_to_tile.builder import Kernels
 from k3compiler.passes.lower_to_tile.lower import Lowered, merge_params
-from k3compiler.targets.amd.flydsl.weights import shuffled_params
 from k3compiler.targets.base import find_target
 from k3compiler.targets.build import build_kernels
 from k3compiler.targets.kernel_files import LOADED, request_of, write_kernels, write_libraries
+from k3compiler.targets.layouts import shuffled_params
 
 MIX_SNAPSHOTS = (1, 2, 4, 6, 8)  # candidates less one
 EXPERTS = ("moe.", "mx.")

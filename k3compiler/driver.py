@@ -29,11 +29,11 @@ from k3compiler.passes.lower_to_tile.builder import Kernels
 from k3compiler.passes.lower_to_tile.lower import Lowered, lower_to_tile, merge_params
 from k3compiler.passes.pipelines import LoweringOptions, pipeline
 from k3compiler.passes.sharding import choose_shards
-from k3compiler.targets.amd.flydsl.weights import shuffled_params
 from k3compiler.targets.backend import BuiltKernel
 from k3compiler.targets.base import TargetSpec, find_target
 from k3compiler.targets.build import build_kernels
 from k3compiler.targets.kernel_files import request_of, write_kernels, write_libraries
+from k3compiler.targets.layouts import shuffled_params
 from k3compiler.targets.schedule import block_part, launch_part, schedule_for
 from k3compiler.targets.tuning.prepare import Source
 

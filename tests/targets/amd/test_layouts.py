@@ -8,7 +8,7 @@ import pytest
 
 from k3compiler.errors import K3Error
 from k3compiler.package.manifest import ArgRecord, KernelRecord, LaunchStep, ParamRecord, Plan
-from k3compiler.targets.amd.flydsl.weights import shuffled_params
+from k3compiler.targets.layouts import shuffled_params
 
 PARAMS = (
     ParamRecord("w", "i8", (4, 48, 192), {"tensor": "w"}),

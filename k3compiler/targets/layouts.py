@@ -1,4 +1,4 @@
-"""Has a package lay its packed expert weights out for the kernels that FlyDSL built."""
+"""Has a package lay its packed expert weights out for the kernels whose form reads them so (package/shuffles.py)."""
 
 from __future__ import annotations
 
