@@ -43,7 +43,8 @@ class NvidiaBackend:
         return {"triton": triton_version(), "ptx": str(PTX_VERSION)}
 
     def sources(self) -> tuple[str, ...]:
-        return ("k3compiler.targets.triton_ir", "k3compiler.targets.nvidia")
+        programs = "k3compiler.kernels.moe_planes"  # made here, not in the request
+        return ("k3compiler.targets.triton_ir", "k3compiler.targets.nvidia", programs)
 
     def compile(self, request: BuildRequest) -> BuiltKernel:
         module = parse_module(request.tile_text)
