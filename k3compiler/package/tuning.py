@@ -34,6 +34,7 @@ class TuneShape:
         buckets: by name, the sizes (``T``, ``S``, ...) that candidates are timed at.
         launches: how many layers of the model launch it.
         present: the symbol of the schedule in force; it is one of the candidates.
+        options: of that schedule, what the target's compiler takes beside the program.
     """
 
     family: str
@@ -43,6 +44,7 @@ class TuneShape:
     buckets: dict[str, dict[str, int]]
     present: str
     candidates: tuple[Candidate, ...]
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class MeasuredShape:
     launches: int
     present: str
     timings: tuple[Timing, ...]
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,13 @@ def schedule_for(family: str, params: Mapping[str, Any], target: str) -> dict[st
             continue
         if not all(_fits(params.get(k), rule) for k, rule in entry.get("when", {}).items()):
             continue
-        if all(_value(chosen.get(k), params) == v for k, v in entry.get("over", {}).items()):
+        now = _values(chosen, params)
+        if entry.get("over", now) == now:
             chosen.update(entry["set"])
+    return _values(chosen, params)
+
+
+def _values(chosen: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
     return {k: _value(rule, params) for k, rule in chosen.items() if k not in params}
 
 

@@ -11,12 +11,14 @@ import pytest
 
 from k3compiler.errors import K3Error
 from k3compiler.ir.location import Origin
+from k3compiler.kernels.base import FAMILIES
 from k3compiler.package.manifest import LaunchRecord, ResourceRecord
 from k3compiler.package.tuning import MeasuredShape, Measurement, Timing, read_measurement
 from k3compiler.passes.lower_to_tile.builder import Kernels
 from k3compiler.targets import schedule
 from k3compiler.targets.base import find_target
 from k3compiler.targets.schedule import schedule_for, set_keys
+from k3compiler.targets.tuning import space
 from k3compiler.targets.tuning.apply import apply_measurement, entries_of, winners
 from k3compiler.targets.tuning.cost import Footprint, Launch, predict_us
 from k3compiler.targets.tuning.space import axes_of, points, split
@@ -128,6 +130,11 @@ def test_a_line_does_not_count_over_another_schedule(monkeypatch: pytest.MonkeyP
     assert chosen(base, made)["block_m"] == 128
     other = {"family": "gemm", "set": {"block_m": 32, "swap": True, "group": 8}}
     assert chosen(other, made)["block_m"] == 32
+    assert chosen(base, {"family": "gemm", "set": {"form": "x"}}, made)["block_m"] == 64
+
+
+def test_the_space_names_families_that_there_are() -> None:
+    assert set(space._table()) <= set(FAMILIES)
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", "not json"])

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from math import exp, log
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from k3compiler.errors import K3Error
@@ -18,6 +17,7 @@ from k3compiler.targets.schedule import VENDORS, set_keys
 
 LEAST_GAIN = 0.03  # of the present time: below, two runs differ as much
 MOST_LOSS = 0.02  # at any one bucket
+MOST_SPREAD = 0.25  # of a time: beyond, something else was going on
 _UNNAMED = ("offset", "in_cols", "out_cols", "eps", "scale")
 
 
@@ -42,23 +42,34 @@ def winners(measurement: Measurement) -> list[Gain]:
     return gains
 
 
+def _clear(timing: Timing, present: Timing) -> list[str]:
+    """The sizes at which both were timed calmly enough to say anything."""
+    both = [b for b in present.us if b in timing.us]
+    return [
+        b for b in both if all(t.spread_us[b] <= MOST_SPREAD * t.us[b] for t in (timing, present))
+    ]
+
+
 def _ratio(timing: Timing, present: Timing) -> float:
-    logs = [log(timing.us[b] / present.us[b]) for b in present.us]
+    logs = [log(timing.us[b] / present.us[b]) for b in _clear(timing, present)]
     return exp(sum(logs) / len(logs))
 
 
 def _noise(timing: Timing, present: Timing) -> float:
-    """Half the spread of both as a part of the present time (median of the sizes), or the least gain if more."""
-    both = ((timing.spread_us[b] + present.spread_us[b], present.us[b]) for b in present.us)
-    return max(LEAST_GAIN, median(spread / 2 / us for spread, us in both))
+    """Half the spread of both as a part of the present time (mean of the sizes), or the least gain if more."""
+    shares = [
+        (timing.spread_us[b] + present.spread_us[b]) / 2 / present.us[b]
+        for b in _clear(timing, present)
+    ]
+    return max(LEAST_GAIN, sum(shares) / len(shares))
 
 
 def _wins(timing: Timing, present: Timing) -> bool:
-    if not timing.passed or set(timing.us) != set(present.us):
+    clear = _clear(timing, present)
+    if not timing.passed or set(timing.us) != set(present.us) or 2 * len(clear) < len(present.us):
         return False
-    noise = _noise(timing, present)
     is_slower = any(timing.us[b] > present.us[b] * (1 + MOST_LOSS) for b in present.us)
-    return not is_slower and _ratio(timing, present) < 1 - noise
+    return not is_slower and _ratio(timing, present) < 1 - _noise(timing, present)
 
 
 def entries_of(measurement: Measurement) -> list[dict[str, Any]]:
@@ -84,7 +95,8 @@ def entries_of(measurement: Measurement) -> list[dict[str, Any]]:
 def _schedule(shape: MeasuredShape, scheduled: frozenset[str]) -> dict[str, Any]:
     """The schedule in force when the shape was measured."""
     present = next(t for t in shape.timings if t.symbol == shape.present)
-    return {**{k: v for k, v in shape.dims.items() if k in scheduled}, **present.set}
+    blocks = {k: v for k, v in shape.dims.items() if k in scheduled}
+    return {**blocks, **shape.options, **present.set}
 
 
 def _based(entry: dict[str, Any], former: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -294,6 +294,7 @@ def _shape(
         {name: dict(s) for name, s in sizes.items()},
         choices[0].kernel.symbol,
         candidates,
+        dict(source.options),
     )
 
 
