@@ -172,6 +172,7 @@ def lower_model(
         return block_part(chosen), launch_part(chosen)
 
     shard = "+".join(c.matrix for c in choose_shards(config, spec, tp) if c.is_cut)
+    local = {"experts": config.moe.num_experts // ep} if config.moe else {}
     lowered: dict[Phase, Lowered] = {}
     for index, phase in enumerate(PHASES):
         module = build_graph(config, dtype)
@@ -180,7 +181,7 @@ def lower_model(
             ep=ep,
             shard=shard,
             moe=moe,
-            block_rows=schedule("moe_sort", {}, phase)[0].get("block_rows"),
+            block_rows=schedule("moe_sort", local, phase)[0].get("block_rows"),
         )
         with module.context:
             for step in pipeline(phase, options):
