@@ -30,7 +30,7 @@ def mla_decode(
     Sequence s has ``seq_ctx[s] + 1`` rows (the token's own is written before), shared out by :func:`_span`. An
     empty part writes m = -inf and l = 0, and no acc.
     Shapes: q_lat ``[S, heads, kv_lora]``; q ``[S, heads, nope + rope]``, of which the rope channels are
-    read; seq_ctx ``[S]``; page_table ``[S, P]``; mla_cache ``[PAGES, page_tokens, kv_lora + rope]``; acc
+    read; seq_ctx ``[S]``; page_table ``[S, P]``; mla_cache ``[PAGES, PAGE_ROWS, kv_lora + rope]``; acc
     ``[S, NSPLIT, heads, kv_lora]``, m and l ``[S, NSPLIT, heads]``, f32. ``block_kv`` divides ``page_tokens`` and
     ``split_tokens``. Grid: parts, sequences, head blocks. Source: spec 4.3.
     """
@@ -39,7 +39,7 @@ def mla_decode(
     q = p.buffer("q", dtype, ("S", heads, nope + rope))
     seq_ctx = p.buffer("seq_ctx", "i32", ("S",))
     page_table = p.buffer("page_table", "i32", ("S", "P"))
-    cache = p.buffer("mla_cache", dtype, ("PAGES", page_tokens, kv_lora + rope))
+    cache = p.buffer("mla_cache", dtype, ("PAGES", "PAGE_ROWS", kv_lora + rope))
     acc_out = p.buffer("acc", "f32", ("S", "NSPLIT", heads, kv_lora), "w")
     m_out = p.buffer("m", "f32", ("S", "NSPLIT", heads), "w")
     l_out = p.buffer("l", "f32", ("S", "NSPLIT", heads), "w")

@@ -187,6 +187,7 @@ def _match_shape(where: str, argument: ArgumentInfo, ref: Ref, symbols: dict[str
         pairs = zip(shape, ref.shape, strict=True)
         same = all(isinstance(a, str) or a == b for a, b in pairs)
         assert same, f"{where}: {shape} is not {ref.name} {ref.shape}"
+    assert not ref.pitch or 1 in symbolic, f"{where}: the second extent of a cache is its pitch"
     for i in symbolic:
         extent = ref.pitch if i == 1 and ref.pitch else str(ref.shape[i])
         known = symbols.setdefault(str(shape[i]), extent)

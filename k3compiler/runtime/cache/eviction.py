@@ -2,9 +2,12 @@
 
 ``lru``     least recently used first.
 ``value``   recency plus the compute saved per byte: score = clock at the last use + w, where
-            w = L / (L + S), L = tokens that only this state saves, S = the tokens whose cells take
-            as many bytes as a state. The clock is the score of whatever was evicted last, so that
-            unused things age (GreedyDual-Size; Cao, Irani, 1997). Cells that no state needs have
+            w = F L / (L + S), L = tokens that only this state saves, S = the tokens whose cells take
+            as many bytes as a state, F = how often the conversation that it ends was found here
+            again, up to MOST_USES. The clock is the score of whatever was evicted last, so that
+            unused things age (GreedyDual-Size with frequencies; Cao, Irani, 1997; Cherkasova,
+            1998). Where conversations in turn need more than there is, those found last time stay,
+            instead of all being evicted just before their turn. Cells that no state needs have
             w = 0.
 
 Spare checkpoints (log-spaced extras) go before everything else. Cells go leaf by leaf; a state goes
@@ -25,6 +28,7 @@ Policy = Literal["lru", "value"]
 Entry = tuple[float, int, int, int]
 """Score, tick of the last use, node, its generation."""
 
+MOST_USES = 8
 _SPARE = -1e18
 
 
@@ -33,6 +37,8 @@ class EvictionQueue:
 
     Args:
         state_tokens: tokens whose cells take the bytes of one state.
+
+    ``_uses`` and ``_starts`` are by node with a state: F, and the requests that began there.
 
     Attributes:
         busy: nodes whose state a step in flight reads or writes; they are passed over.
@@ -43,6 +49,8 @@ class EvictionQueue:
         self._heaps: dict[Kind, list[Entry]] = {"state": [], "page": []}
         self._above: dict[int, int] = {}
         self._below: dict[int, set[int]] = {}
+        self._uses: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
         self._tick = 0
         self.clock = 0.0
         self.busy: set[int] = set()
@@ -57,6 +65,9 @@ class EvictionQueue:
         if state_node is not None:
             index.state_used[state_node] = now
             index.state_tick[state_node] = self._tick
+            if state_node in self._uses:
+                self._uses[state_node] += 1
+                self._starts[state_node] += 1
 
     def offer_cells(self, nodes: Ints) -> None:
         """Units that may have become evictable leaves."""
@@ -66,16 +77,29 @@ class EvictionQueue:
                 entry = (self._cells_score(node), int(index.tick[node]), node)
                 heapq.heappush(self._heaps["page"], (*entry, int(index.generation[node])))
 
-    def add_state(self, node: int, above: int) -> None:
-        """``node`` got a checkpoint; ``above`` is the next one on its path to the root, or -1."""
+    def uses_to_go_on(self, node: int) -> int:
+        """Uses that a row inherits which has just started from the state at ``node``.
+
+        Those of the conversation so far, where this is its first continuation; of a prefix that
+        several share none.
+        """
+        return self._uses.get(node, 0) if self._starts.get(node, 0) == 1 else 0
+
+    def add_state(self, node: int, above: int, uses: int) -> None:
+        """``node`` got a checkpoint; ``above`` is the next one on its path to the root, or -1.
+
+        ``uses``: of the state that its row started from.
+        """
         self._above[node] = above
         self._below.setdefault(above, set()).add(node)
         self.touch(self._index.depth[:0], node)
+        self._uses[node], self._starts[node] = uses + 1, 0
         self._push_state(node)
 
     def drop_state(self, node: int) -> None:
         """``node`` lost its checkpoint; those that follow save more from now on."""
         above = self._above.pop(node)
+        del self._uses[node], self._starts[node]
         self._below[above].discard(node)
         for below in self._below.pop(node, ()):
             self._above[below] = above
@@ -104,7 +128,7 @@ class EvictionQueue:
             return score
         above = self._above.get(node, -1)
         saved = index.position(node) - (0 if above < 0 else index.position(above))
-        return score + saved / (saved + self._state_tokens)
+        return score + min(self._uses[node], MOST_USES) * saved / (saved + self._state_tokens)
 
     def pop(self, kinds: tuple[Kind, ...]) -> tuple[Kind, int] | None:
         """The next victim of one of ``kinds``, which the caller must evict; None where all is busy."""

@@ -136,6 +136,7 @@ class HybridCache(CacheStore):
         self.index.pins[used] += 1
         self._lock(used)
         self.queue.touch(used, int(used[-1]) if len(used) else None)
+        self.rows.uses[row] = self.queue.uses_to_go_on(int(used[-1])) if len(used) else 0
         if start.steals:
             self._steal_state(row, start.source)
         elif start.source >= 0:
@@ -321,7 +322,8 @@ class HybridCache(CacheStore):
         self.index.state[node] = slot
         self.index.is_spare[node] = spare
         above = path[: depth - 1][self.index.state[path[: depth - 1]] >= 0]
-        self.queue.add_state(node, int(above[-1]) if len(above) else -1)
+        uses = int(self.rows.uses[row])
+        self.queue.add_state(node, int(above[-1]) if len(above) else -1, uses)
         self.changes += 1
         return True
 

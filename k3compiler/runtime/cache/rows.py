@@ -7,6 +7,7 @@
 | ``promised`` | pages in all that admission promised to the row's prompt |
 | ``slot`` | its private KDA slot |
 | ``rolled``, ``rolled_at`` | a second slot with the state at the last unit that decoding passed; 0 = none |
+| ``uses`` | how often the conversation that it goes on with was found in the cache |
 | ``nodes`` | the pinned path of the index; ``num_done`` of it are stored |
 """
 
@@ -33,6 +34,7 @@ class SequenceRows:
         self.rolled: Ints = np.zeros(num_rows, np.int64)
         self.rolled_at: Ints = np.zeros(num_rows, np.int64)
         self.num_done: Ints = np.zeros(num_rows, np.int64)
+        self.uses: Ints = np.zeros(num_rows, np.int64)
         self.table: NDArray[np.int32] = np.zeros((num_rows, 16), np.int32)
         self.nodes: list[Ints] = [_NO_NODES] * num_rows
         self.namespace: list[Namespace] = [(None, None)] * num_rows
@@ -52,7 +54,7 @@ class SequenceRows:
         row = self._free.pop()
         for column in (self.context, self.num_pages, self.promised, self.slot, self.rolled):
             column[row] = 0
-        self.rolled_at[row] = self.num_done[row] = 0
+        self.rolled_at[row] = self.num_done[row] = self.uses[row] = 0
         self.is_open[row] = True
         self.nodes[row], self.media[row] = _NO_NODES, ()
         return row
