@@ -158,13 +158,6 @@ class GateUp(MoeOp, name="gate_up"):
     def faults(self) -> Iterator[Fault]:
         yield from gate_up_faults(self)
         yield typed("h", self.h, *FLOATS)
-        packed = self.format.value != "plain"
-        yield want("s1 given", packed, self.s1 is not None)
-        yield want("s3 given", packed, self.s3 is not None)
-        (count, inner), width = shape(self.w1)[:2], shape(self.x)[-1]
-        yield from expert_shapes("w1", self.w1, self.s1, count or 0, inner, width)
-        yield from expert_shapes("w3", self.w3, self.s3, count or 0, inner, width)
-        yield shaped("h", self.h, None, inner)
 
 
 class Down(MoeOp, name="down"):
