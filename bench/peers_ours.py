@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from k3compiler.package.pitches import dense_pitches
 from k3compiler.package.reader import Package
 from k3compiler.runtime.device.launch_table import LaunchTable
 from k3compiler.runtime.device.select import open_device
-from k3compiler.runtime.weights import parse_source
+from k3compiler.runtime.weights import ShuffleSource, StackSource, parse_source
 
 DECODE_TOKENS = 64  # rows that the decode kernels are meant for
 TORCH = {
@@ -431,6 +432,20 @@ class PeerExperts:
         return int(match[1]), match[2], match[3]
 
 
+def _fill(source: Any, loader: Any, out: Any) -> None:
+    """As ``source.write``, an expert a thread."""
+    parts = [source]
+    if isinstance(source, StackSource):
+        parts = list(source.parts)
+    elif isinstance(source, ShuffleSource) and isinstance(source.of, StackSource):
+        parts = [ShuffleSource(source.layout, part) for part in source.of.parts]
+    targets = [out] if parts == [source] else list(out)
+    with ThreadPoolExecutor(16) as pool:
+        list(
+            pool.map(lambda each: each[0].write(loader, each[1]), zip(parts, targets, strict=True))
+        )
+
+
 def _moe(part: Part) -> MoeConfig:
     moe = part.package.manifest.config.moe
     assert moe is not None
@@ -450,7 +465,7 @@ def _expert_weights(part: Part, names: set[str], weights: Any) -> Tensors:
         for name in sorted(names):
             param = part.params[name]
             out = np.empty(param.shape, numpy_dtype(param.dtype))
-            parse_source(param.source, {"rank": 0}).write(loader, out)
+            _fill(parse_source(param.source, {"rank": 0}), loader, out)
             made[name] = torch.from_numpy(out.view(np.uint8)).to(weights["w13"].device)
         weights[key] = made
     return weights[key]
