@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import add
-
 from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, dot, minimum, sigmoid
 from k3compiler.kernels.activation import gated
@@ -41,7 +38,6 @@ def gemm(
     block_k: int,
     group: int = 8,
     swap: bool = False,
-    chains: int = 1,
     ahead: int = 0,
     epilogue: str = "none",
     beta: float | None = None,
@@ -56,8 +52,8 @@ def gemm(
     Shapes: x ``[T, in_cols]`` of which columns ``in_offset .. in_offset + K`` are read; w ``[N, K]``; r and r2
     ``[T, N]``; y ``[T, out_cols]`` (default N) of which columns ``out_offset .. out_offset + N`` are written.
     ``swap`` is the skinny form: rows of the tile (``block_m``) are weights, columns (``block_n``) tokens.
-    ``chains`` sums run side by side over K, so that a product need not wait for the last; ``ahead`` columns of the
-    weights are asked for before the kernels ahead of this one end. ``out_dtype`` defaults to ``dtype``.
+    ``ahead`` columns of the weights are asked for before the kernels ahead of this one end. ``out_dtype`` defaults
+    to ``dtype``.
     """
     out_cols, out_dtype = out_cols or N, out_dtype or dtype
     x = p.buffer("x", dtype, ("T", in_cols))
@@ -77,18 +73,11 @@ def gemm(
     for first in firsts if ahead else ():
         w.prefetch((first, 0), minimum(N - n, rows_w), min(ahead, K))
     zero = p.zeros((block_m, block_n))
-    with p.loop(0, K, block_k * chains, carry=[zero] * (halves * chains)) as (k, sums):
-        steps: list[Tile] = []
-        for chain in range(chains):
-            at = k + chain * block_k
-            xk = x.load((t, at + in_offset), (rows_x, block_k), limits=(T, in_offset + K))
-            tiles = [w.load((first, at), (rows_w, block_k)) for first in firsts]
-            of_chain = sums[chain * halves : (chain + 1) * halves]
-            pairs = zip(tiles, of_chain, strict=True)
-            steps += [dot(wk, xk.T, a) if swap else dot(xk, wk.T, a) for wk, a in pairs]
-        p.yield_(*steps)
-    totals = [reduce(add, p.results()[half::halves]) for half in range(halves)]
-    out, *up = (total.T if swap else total for total in totals)
+    with p.loop(0, K, block_k, carry=[zero] * halves) as (k, sums):
+        xk = x.load((t, k + in_offset), (rows_x, block_k), limits=(T, in_offset + K))
+        pairs = zip([w.load((first, k), (rows_w, block_k)) for first in firsts], sums, strict=True)
+        p.yield_(*(dot(wk, xk.T, a) if swap else dot(xk, wk.T, a) for wk, a in pairs))
+    out, *up = (acc.T if swap else acc for acc in p.results())
     if up:
         out = gated(out, up[0], activation=epilogue, beta=beta, linear_beta=linear_beta)
     for r in residuals:
