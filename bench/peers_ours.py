@@ -1,8 +1,12 @@
-"""Our kernels beside the public ones: a plug-in of the peers' harness (``peers.py --plugin bench/peers_ours.py``).
+"""Our kernels beside the public ones: a plug-in of the peers' harness.
 
-K3C_PEER_KERNELS names the folder that bench/peer_kernels.py wrote. Kernels are launched as the runtime does it, through
-a launch table over the package's own plan steps, each with an early start where it waits for its former by itself.
-Inputs are the peers'; weights of the experts are re-laid as the package's weights.json says.
+    python bench/peer_kernels.py KERNELS h200 [PACKAGE...]                 where the compiler is
+    K3C_PEER_KERNELS=KERNELS python peers.py --plugin bench/peers_ours.py \\
+        --groups kda_decode,attnres,router,gemm,mla,moe                    where the GPU is
+
+Kernels are launched as the runtime does it, through a launch table over the package's own plan steps, each with an
+early start where it waits for its former by itself. Inputs are the peers'; weights of the experts are re-laid as the
+package's weights.json says.
 """
 
 from __future__ import annotations
@@ -75,14 +79,11 @@ def find(
     wanted: Callable[[LaunchStep, KernelRecord], bool],
     *,
     moe: str | None = None,
-    least: int = 1,
 ) -> tuple[Part, list[LaunchStep]]:
-    """The first part that has such launches, at least so many, and those."""
+    """The first part that has such launches, and those."""
     for part in parts():
-        if moe in (None, part.package.manifest.moe):
-            steps = part.steps(phase, wanted)
-            if len(steps) >= least:
-                return part, steps
+        if moe in (None, part.package.manifest.moe) and (steps := part.steps(phase, wanted)):
+            return part, steps
     raise NotImplementedError("the package has no kernel of this shape")
 
 
@@ -306,12 +307,27 @@ def mla_decode(x: Mapping[str, Any]) -> tuple[Run, Run]:
 
 # -- products ---------------------------------------------------------------------------------
 def skinny_gemm(x: Mapping[str, Any]) -> tuple[Run, Run]:
-    shape = (x["N"], x["K"])
-    part, steps = find(
-        "decode", lambda s, k: s.op == "k3.linear" and (k.params["N"], k.params["K"]) == shape
-    )
-    whole = _product(part, steps[:1], x)
+    part, steps = find("decode", _is_product(x["N"], x["K"]))
+    whole = _product(part, _of_one_weight(part, steps), x)
     return whole.run, lambda: _rel_err(whole.run(0), x["x"].double() @ x["w"][0].double().T)
+
+
+def _is_product(n: int, k: int) -> Callable[[LaunchStep, KernelRecord], bool]:
+    def wanted(step: LaunchStep, kernel: KernelRecord) -> bool:
+        params = kernel.params
+        return step.op == "k3.linear" and (params.get("N"), params.get("K")) == (n, k)
+
+    return wanted
+
+
+def _of_one_weight(part: Part, steps: Sequence[LaunchStep]) -> list[LaunchStep]:
+    """The first product's launches: there may be one for few tokens and one for more, of which a step has one."""
+
+    def weight(step: LaunchStep) -> str:
+        args = part.kernels[step.launch].args
+        return next(v for a, v in zip(args, step.args, strict=True) if a.name == "w")
+
+    return [s for s in steps if weight(s) == weight(steps[0])]
 
 
 def _product(part: Part, steps: list[LaunchStep], x: Mapping[str, Any]) -> Segment:
@@ -370,12 +386,10 @@ def router_with_product(x: Mapping[str, Any]) -> tuple[Run, Run]:
         raise NotImplementedError("decode kernels only")
     choose = _routing(tokens)
 
-    def wanted(step: LaunchStep, kernel: KernelRecord) -> bool:
-        is_product = step.op == "k3.linear" and kernel.params["N"] == x["s"][0].shape[1]
-        return is_product or choose(step, kernel)
-
-    part, steps = find("decode", wanted, least=2)
+    part, chosen = find("decode", choose)
     width = part.package.manifest.config.hidden_dim
+    products = part.steps("decode", _is_product(x["s"][0].shape[1], width))
+    steps = [*_of_one_weight(part, products), chosen[0]]
     rows = torch.randn(tokens, width, device=dev).to(torch.bfloat16)
     count = x["s"][0].shape[1]
     weights = [
@@ -384,7 +398,7 @@ def router_with_product(x: Mapping[str, Any]) -> tuple[Run, Run]:
     more = {"bias": x["bias"]}
     whole = _product(
         part,
-        steps[:2],
+        steps,
         {"M": tokens, "N": count, "K": width, "x": rows, "w": weights, "more": more, "ns": 16},
     )
 
