@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import k3compiler
 from k3compiler.config import ModelConfig
+from k3compiler.draft_config import load_draft_config
 from k3compiler.graph.build import build_graph
 from k3compiler.graph.checkpoint import check_checkpoint, load_checkpoint_config
 from k3compiler.graph.config_import import resolve_model
@@ -52,6 +53,7 @@ def compile_model(
     ep: int | None = None,
     dtype: Dtype | None = None,
     moe: Moe = "a16w4",
+    draft: str | Path | None = None,
     out: Path,
     progress: Progress | None = None,
 ) -> Path:
@@ -63,6 +65,7 @@ def compile_model(
         tp, ep: degrees of tensor and expert parallelism; ``ep`` defaults to ``tp``, 1 slices every expert.
         dtype: activations; default float32 on the CPU, bfloat16 on GPUs.
         moe: operand formats of packed experts, ``a16w4`` or ``a8w4``.
+        draft: a DSpark draft's directory (or config.json): the package also gives what that draft reads.
         progress: called with (stage, done, total).
 
     Raises:
@@ -70,11 +73,20 @@ def compile_model(
     """
     spec = find_target(target)
     config = _model_config(model)
+    taps = () if draft is None else _taps(draft, config)
     with PackageWriter(out) as writer:
         precision: Dtype = dtype or spec.default_dtype
         kernels = Kernels()
         lowered = lower_model(
-            config, spec, kernels, tp=tp, ep=ep or tp, dtype=precision, moe=moe, progress=progress
+            config,
+            spec,
+            kernels,
+            tp=tp,
+            ep=ep or tp,
+            dtype=precision,
+            moe=moe,
+            taps=taps,
+            progress=progress,
         )
         built = _build(kernels, spec, progress)
         records = write_kernels(writer, kernels, built, config)
@@ -152,6 +164,13 @@ def _model_config(model: str) -> ModelConfig:
     return config
 
 
+def _taps(draft: str | Path, config: ModelConfig) -> tuple[int, ...]:
+    """The layers whose running sums the draft reads."""
+    found = load_draft_config(draft)
+    found.check_target(config, where=str(draft))
+    return found.target_layers
+
+
 def lower_model(
     config: ModelConfig,
     spec: TargetSpec,
@@ -161,6 +180,7 @@ def lower_model(
     ep: int,
     dtype: Dtype,
     moe: Moe,
+    taps: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> dict[Phase, Lowered]:
     """Both phases down to launches; their tile programs are added to ``kernels``."""
@@ -175,7 +195,7 @@ def lower_model(
     local = {"experts": config.moe.num_experts // ep} if config.moe else {}
     lowered: dict[Phase, Lowered] = {}
     for index, phase in enumerate(PHASES):
-        module = build_graph(config, dtype)
+        module = build_graph(config, dtype, taps=taps)
         options = LoweringOptions(
             tp=tp,
             ep=ep,

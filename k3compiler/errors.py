@@ -40,6 +40,11 @@ CATALOGUE: dict[str, Entry] = {
         "model not found",
         "MODEL is neither a checkpoint directory, nor a config.json, nor the name of a preset.",
     ),
+    "K3-G007": Entry(
+        "draft does not fit its target",
+        "A draft model proposes tokens of one target: vocabulary and hidden size must be the target's, and the "
+        "layers whose running sums it reads must exist.",
+    ),
     "K3-V001": Entry(
         "IR does not verify",
         "An op of a module breaks a rule of its definition. The text names the op, what was expected, "
@@ -240,6 +245,11 @@ CATALOGUE: dict[str, Entry] = {
     "K3-R013": Entry(
         "step does not fit the device's memory",
         "A rank's weights, the caches of the batch and the workspace together need more than is free.",
+    ),
+    "K3-R014": Entry(
+        "package does not give what the draft reads",
+        "A draft model reads the target's running sums after a few layers. A package has them as outputs where it "
+        "was compiled for that draft: `k3c compile MODEL --target T --draft DIR`.",
     ),
 }
 

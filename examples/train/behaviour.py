@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,11 @@ from examples.train.probes import (
     speculate,
 )
 from examples.train.shards import read_shards
+from k3compiler.draft_config import load_draft_config
 from k3compiler.dtypes import numpy_dtype, unpack_mxfp4
 from k3compiler.graph.checkpoint import load_checkpoint_config
 from k3compiler.package.safetensors_map import CheckpointFiles
-from k3compiler.reference.dspark import TARGET_HEAD, DraftConfig, DraftModel
+from k3compiler.reference.dspark import TARGET_HEAD, DraftModel
 from k3compiler.reference.model import ExpertChoices, ReferenceModel
 
 Array = NDArray[Any]
@@ -41,7 +41,7 @@ def open_model(directory: Path, dtype: Any) -> ProbedModel:
 def open_draft(directory: Path, target: ReferenceModel) -> DraftModel:
     """The numpy draft in float32 under its target's head."""
     files = CheckpointFiles(directory)
-    config = DraftConfig.from_json(json.loads((directory / "config.json").read_text()))
+    config = load_draft_config(directory)
     weights = {name: files.read(name) for name in files.names()}
     return DraftModel(config, weights | {TARGET_HEAD: target.weights[TARGET_HEAD]}, np.float32)
 

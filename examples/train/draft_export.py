@@ -11,8 +11,8 @@ from torch import Tensor
 from examples.train.draft_model import EMBED
 from examples.train.weights import Parameters
 from k3compiler.config import ModelConfig
+from k3compiler.draft_config import DraftConfig, draft_tensors
 from k3compiler.dtypes import numpy_dtype
-from k3compiler.reference.dspark import DraftConfig, draft_tensors
 
 
 def draft_bytes(config: DraftConfig, parameters: Parameters, embed: Tensor) -> bytes:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from examples.train.model import Embed, rms
 from examples.train.weights import Layout, Parameters, Part
 from k3compiler.config import ModelConfig
-from k3compiler.reference.dspark import (
+from k3compiler.draft_config import (
     DraftConfig,
     RopeConfig,
     draft_tensors,

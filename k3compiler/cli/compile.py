@@ -35,6 +35,10 @@ def compile_command(
     moe: Annotated[
         Literal["a16w4", "a8w4"], typer.Option(help="Operand formats of packed experts.")
     ] = "a16w4",
+    draft: Annotated[
+        Path | None,
+        typer.Option(help="A DSpark draft's directory, to run the package with that draft."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Package directory [default: MODEL-TARGET here]."),
@@ -58,6 +62,7 @@ def compile_command(
             ep=ep,
             dtype=dtype,
             moe=moe,
+            draft=draft,
             out=folder,
             progress=progress,
         )

@@ -39,6 +39,12 @@ def generate_command(
         int | None,
         typer.Option(min=2, help="Prompt and new tokens, at most [default: 4096 or the model's]."),
     ] = None,
+    draft: Annotated[
+        Path | None,
+        typer.Option(
+            help="A DSpark draft's directory: fewer steps, the same output. Compile with it, too."
+        ),
+    ] = None,
     device: Annotated[
         str | None,
         typer.Option(help="cpu, cuda or cuda:N [default: what the package is for]."),
@@ -73,6 +79,7 @@ def generate_command(
     engine = Engine(
         Package.open(package),
         weights,
+        draft=draft,
         device=device,
         max_context=max_context,
         max_sequences=min(len(prompts), 8),

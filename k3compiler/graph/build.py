@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from k3compiler.config import ModelConfig
@@ -12,6 +13,7 @@ from k3compiler.graph.ffn import ffn
 from k3compiler.graph.mixers import kda_mixer, mla_mixer
 from k3compiler.ir import func, ir, new_context, verify_module
 from k3compiler.ir.dialect import attribute, tensor
+from k3compiler.package.manifest import tap_name
 
 Named = list[tuple[str, Any]]
 
@@ -21,18 +23,20 @@ def build_graph(
     dtype: Literal["float32", "bfloat16"] = "float32",
     *,
     page_tokens: int = 64,
+    taps: Sequence[int] = (),
     context: Any | None = None,
 ) -> Any:
     """The graph of a model, verified.
 
     ``func.func @model`` takes ``tokens [T] i32``, the step's ``!k3.batch``, then every state buffer
     (``kda_state.<l>``, ``kda_conv.<l>``, ``mla_cache.<l>``, in order of layers); it returns
-    ``logits [R, V] f32``, ``next_token [R] i32``, then the new states in the same order. Arguments
-    and results carry their names as ``k3.name``.
+    ``logits [R, V] f32``, ``next_token [R] i32``, ``tap.<l> [T, D]`` for the layers tapped, then the
+    new states in the same order. Arguments and results carry their names as ``k3.name``.
 
     Args:
         dtype: element type of activations, matrices, conv states and MLA pages.
         page_tokens: tokens of one MLA page.
+        taps: layers whose running sum (after the layer) a draft model reads.
     """
     with context or new_context(), ir.Location.name("model"):
         module = ir.Module.create()
@@ -42,7 +46,7 @@ def build_graph(
         module.operation.attributes["k3.dtype"] = attribute(dtype)
         states = _states(config, ELEMENTS[dtype], page_tokens)
         with ir.InsertionPoint(module.body):
-            _model_function(config, ELEMENTS[dtype], states, page_tokens)
+            _model_function(config, ELEMENTS[dtype], states, page_tokens, taps)
     verify_module(module, where=config.name)
     return module
 
@@ -65,7 +69,11 @@ def _states(config: ModelConfig, element_type: str, page_tokens: int) -> Named:
 
 
 def _model_function(
-    config: ModelConfig, element_type: str, states: Named, page_tokens: int
+    config: ModelConfig,
+    element_type: str,
+    states: Named,
+    page_tokens: int,
+    taps: Sequence[int],
 ) -> None:
     inputs: Named = [
         ("tokens", tensor("i32", None)),
@@ -75,6 +83,7 @@ def _model_function(
     outputs: Named = [
         ("logits", tensor("f32", None, config.vocab_size)),
         ("next_token", tensor("i32", None)),
+        *((tap_name(layer), tensor(element_type, None, config.hidden_dim)) for layer in taps),
         *states,
     ]
     kind = ir.FunctionType.get([t for _, t in inputs], [t for _, t in outputs])
@@ -128,6 +137,7 @@ class _Model:
             self.e.layer = layer
             x = self.e.add(x, self._mixer(x, layer))
             x = self.e.add(x, self._ffn(x, layer))
+            self.values[tap_name(layer)] = x
         return x
 
     def _attention_residuals(self, x: Any) -> Any:
@@ -145,6 +155,7 @@ class _Model:
             running = a if starts_block else self.e.add(running, a)
             h = self._mix(f"{self.e.prefix}.mlp_res", snapshots, running)
             running = self.e.add(running, self._ffn(h, layer))
+            self.values[tap_name(layer)] = running
         self.e.layer = None
         return self._mix("model.output_attn_res", snapshots, running)
 

@@ -18,8 +18,14 @@ from k3compiler.package.expr import Expr
 
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
+_TAP = "tap."
 
 Phase = Literal["prefill", "decode"]
+
+
+def tap_name(layer: int) -> str:
+    """The output that holds the running sum after a layer."""
+    return f"{_TAP}{layer}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +208,12 @@ class Plan:
     storage: tuple[StorageRecord, ...]
     steps: tuple[Step, ...]
     symbols: dict[str, Expr] = field(default_factory=dict[str, Expr])
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The layers whose running sums are outputs, ascending: what a draft model reads."""
+        names = [name for name in self.outputs if name.startswith(_TAP)]
+        return tuple(sorted(int(name.removeprefix(_TAP)) for name in names))
 
     def to_json(self) -> dict[str, Any]:
         return encode(self)

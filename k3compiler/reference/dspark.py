@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, floor, log, pi
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from k3compiler.draft_config import DraftConfig, yarn_frequencies
 from k3compiler.reference.activations import sigmoid, softmax, swiglu
 from k3compiler.reference.linear import embed, linear
 from k3compiler.reference.mla import split_kv_b
@@ -23,142 +23,6 @@ from k3compiler.reference.norms import rms_norm
 
 Array = NDArray[Any]
 TARGET_HEAD = "lm_head.weight"
-
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """RoPE over interleaved pairs with YaRN's frequencies; factor 1 is plain RoPE."""
-
-    theta: float
-    factor: float
-    original_context: int
-    beta_fast: float
-    beta_slow: float
-    mscale: float
-    mscale_all_dim: float
-
-
-@dataclass(frozen=True, slots=True)
-class DraftConfig:
-    """A DSpark draft's shape. ``target_layers`` are 0-based: P after that layer is tapped."""
-
-    hidden_dim: int
-    ffn_dim: int
-    num_layers: int
-    num_heads: int
-    q_lora_rank: int
-    kv_lora_rank: int
-    nope_dim: int
-    rope_dim: int
-    v_dim: int
-    rope: RopeConfig
-    rms_eps: float
-    target_layers: tuple[int, ...]
-    target_dim: int
-    block: int
-    mask_id: int
-    markov_rank: int
-    vocab_size: int
-
-    @property
-    def softmax_scale(self) -> float:
-        """``(nope + rope)^-0.5`` times YaRN's mscale squared (spec 9.1)."""
-        return (self.nope_dim + self.rope_dim) ** -0.5 * yarn_mscale(self.rope) ** 2
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> DraftConfig:
-        """From a ``k3_dspark`` config.json object (spec 9.1)."""
-        scaling = data.get("rope_scaling") or {}
-        rope = RopeConfig(
-            theta=data["rope_theta"],
-            factor=scaling.get("factor", 1.0),
-            original_context=scaling.get("original_max_position_embeddings", 1),
-            beta_fast=scaling.get("beta_fast", 32),
-            beta_slow=scaling.get("beta_slow", 1),
-            mscale=scaling.get("mscale", 1),
-            mscale_all_dim=scaling.get("mscale_all_dim", 0),
-        )
-        return cls(
-            hidden_dim=data["hidden_size"],
-            ffn_dim=data["intermediate_size"],
-            num_layers=data["num_hidden_layers"],
-            num_heads=data["num_attention_heads"],
-            q_lora_rank=data["q_lora_rank"],
-            kv_lora_rank=data["kv_lora_rank"],
-            nope_dim=data["qk_nope_head_dim"],
-            rope_dim=data["qk_rope_head_dim"],
-            v_dim=data["v_head_dim"],
-            rope=rope,
-            rms_eps=data["rms_norm_eps"],
-            target_layers=tuple(data["target_layer_ids"]),
-            target_dim=data["target_hidden_size"],
-            block=data["block_size"],
-            mask_id=data["mask_token_id"],
-            markov_rank=data["markov_rank"],
-            vocab_size=data["vocab_size"],
-        )
-
-
-def draft_tensors(config: DraftConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor of the draft's checkpoint with its shape (spec 9.2); all are bf16."""
-    c, dim = config, config.hidden_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        "context_proj.weight": (dim, len(c.target_layers) * c.target_dim),
-        "context_norm.weight": (dim,),
-        "final_norm.weight": (dim,),
-        "markov_head.markov_w1": (c.vocab_size, c.markov_rank),
-        "markov_head.markov_w2": (c.vocab_size, c.markov_rank),
-        "confidence_head.proj.weight": (1, dim + c.markov_rank),
-        "confidence_head.proj.bias": (1,),
-        "embed_tokens.weight": (c.vocab_size, dim),
-    }
-    for n in range(c.num_layers):
-        shapes |= {f"layers.{n}.{k}": v for k, v in _layer_tensors(c).items()}
-    return shapes
-
-
-def _layer_tensors(c: DraftConfig) -> dict[str, tuple[int, ...]]:
-    dim = c.hidden_dim
-    return {
-        "input_layernorm.weight": (dim,),
-        "post_attention_layernorm.weight": (dim,),
-        "self_attn.q_a_proj.weight": (c.q_lora_rank, dim),
-        "self_attn.q_a_layernorm.weight": (c.q_lora_rank,),
-        "self_attn.q_b_proj.weight": (c.num_heads * (c.nope_dim + c.rope_dim), c.q_lora_rank),
-        "self_attn.kv_a_proj_with_mqa.weight": (c.kv_lora_rank + c.rope_dim, dim),
-        "self_attn.kv_a_layernorm.weight": (c.kv_lora_rank,),
-        "self_attn.kv_b_proj.weight": (c.num_heads * (c.nope_dim + c.v_dim), c.kv_lora_rank),
-        "self_attn.o_proj.weight": (dim, c.num_heads * c.v_dim),
-        "mlp.gate_proj.weight": (c.ffn_dim, dim),
-        "mlp.up_proj.weight": (c.ffn_dim, dim),
-        "mlp.down_proj.weight": (dim, c.ffn_dim),
-    }
-
-
-def yarn_mscale(rope: RopeConfig) -> float:
-    """``0.1 mscale ln(factor) + 1`` for the softmax scale; 1 without scaling."""
-    if rope.factor <= 1 or not rope.mscale_all_dim:
-        return 1.0
-    return 0.1 * rope.mscale_all_dim * log(rope.factor) + 1
-
-
-def yarn_frequencies(rope: RopeConfig, dim: int) -> Array:
-    """Radians per position of each of the ``dim / 2`` pairs, ``f64``.
-
-    Fast pairs keep RoPE's frequency, slow ones are divided by the factor, with a straight ramp
-    between the pairs that turn ``beta_fast`` and ``beta_slow`` times over the original context.
-    """
-    plain = rope.theta ** (-np.arange(0, dim, 2) / dim)
-    if rope.factor <= 1:
-        return plain
-
-    def pair_of(turns: float) -> float:
-        return dim * log(rope.original_context / (turns * 2 * pi)) / (2 * log(rope.theta))
-
-    low = max(floor(pair_of(rope.beta_fast)), 0)
-    high = min(ceil(pair_of(rope.beta_slow)), dim - 1)
-    ramp = np.clip((np.arange(dim // 2) - low) / max(high - low, 1e-3), 0, 1)
-    return plain / rope.factor * ramp + plain * (1 - ramp)
 
 
 def rotate_pairs(x: Array, positions: Array, frequencies: Array) -> Array:
@@ -212,8 +76,8 @@ class DraftModel:
 
     def new_cache(self) -> DraftCache:
         """No verified position yet."""
-        width = self.config.kv_lora_rank + self.config.rope_dim
-        return DraftCache([np.zeros((0, width), self._dtype)] * self.config.num_layers)
+        empty = np.zeros((0, self.config.row_dim), self._dtype)
+        return DraftCache([empty] * self.config.num_layers)
 
     def extend(self, cache: DraftCache, taps: Array) -> None:
         """Append verified positions: ``taps [T, layers, target_dim]``, layers ascending."""

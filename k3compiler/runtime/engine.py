@@ -27,6 +27,7 @@ from k3compiler.runtime.cache.layout import ALIGNMENT, CacheLayout, CacheMap
 from k3compiler.runtime.cache.state_memory import StateMemory
 from k3compiler.runtime.cache.unit_keys import Media, Namespace
 from k3compiler.runtime.device.select import open_device
+from k3compiler.runtime.dspark import DSparkDrafter
 from k3compiler.runtime.executor import CacheSizes, Executor
 from k3compiler.runtime.metrics import EngineCounters, RequestClock
 from k3compiler.runtime.request import FinishReason, Request
@@ -48,6 +49,7 @@ from k3compiler.runtime.weights import Checkpoint
 Prompt = str | Sequence[int]
 
 DEFAULT_CONTEXT_TOKENS = 4096
+DEFAULT_DRAFT_TOKENS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,10 @@ class Engine:
         prefix_cache: reuse the common prefixes of prompts.
         match_unit: granularity of that reuse in tokens, a multiple of the kda chunk (the default).
         host_bytes: host memory that evicted prefixes are spilled to, and come back from.
-        drafter: proposes tokens that a decode step then verifies, at most ``draft_tokens`` of them.
+        draft: a DSpark draft's directory: it proposes tokens that a decode step then verifies. The
+            package must be compiled with it (``k3c compile --draft``).
+        drafter: another source of proposals.
+        draft_tokens: proposed at once, at most (default: what the draft gives, or 7).
         segment_chunks: kda chunks per prefill segment; None is one segment per sequence.
         num_threads: of the CPU device; None asks K3C_NUM_THREADS.
         allow_nan_scales: accept NaN scale bytes in experts.
@@ -133,8 +138,9 @@ class Engine:
         prefix_cache: bool = True,
         match_unit: int | None = None,
         host_bytes: int = 0,
+        draft: str | Path | None = None,
         drafter: Drafter | None = None,
-        draft_tokens: int = 7,
+        draft_tokens: int | None = None,
         segment_chunks: int | None = None,
         num_threads: int | None = None,
         allow_nan_scales: bool = False,
@@ -159,7 +165,10 @@ class Engine:
         _check_option("num_threads", num_threads, 1)
         _check_option("draft_tokens", draft_tokens, 1)
         _check_option("host_bytes", host_bytes, 0)
-        width = 1 if drafter is None else draft_tokens + 1
+        checkpoint = CheckpointFiles(weights) if isinstance(weights, str | Path) else weights
+        model = None if draft is None else self._open_draft(draft, drafter, checkpoint)
+        drafter = model or drafter
+        width = 1 if drafter is None else _num_drafts(drafter, draft_tokens) + 1
         slots = (4 * max_sequences + 1 if num_slots is None else num_slots) - 1
         opened = open_device(device, manifest.target, num_threads=num_threads, interpret=interpret)
         if weights is None and opened.name != "null":
@@ -168,10 +177,11 @@ class Engine:
             self.executor = Executor(
                 self.package,
                 opened,
-                CheckpointFiles(weights) if isinstance(weights, str | Path) else weights,
-                self._sizes(max_sequences, num_pages, slots, width, cache_bytes),
+                checkpoint,
+                self._sizes(max_sequences, num_pages, slots, width, cache_bytes, model),
                 segment_chunks=segment_chunks,
                 max_decode_rows=max_sequences,
+                with_taps=model is not None,
                 allow_nan_scales=allow_nan_scales,
                 poison=knobs.POISON.get() if poison is None else poison,
             )
@@ -183,6 +193,8 @@ class Engine:
         self.cache = self._make_cache(
             max_sequences, unit, prefix_cache, width, host_bytes, static_slots
         )
+        if model is not None:
+            model.attach(self.cache.memory)
         self.scheduler = self._make_scheduler(max_sequences, prefill_tokens, width)
         self._live: dict[str | int, Live] = {}
         self._runner = StepRunner(
@@ -199,6 +211,15 @@ class Engine:
             raise _bad_option("max_context", f"2..{limit} (the model's)", str(chosen))
         return chosen
 
+    def _open_draft(
+        self, draft: str | Path, drafter: Drafter | None, target: Checkpoint | None
+    ) -> DSparkDrafter:
+        if drafter is not None:
+            raise _bad_option("drafter", "nothing beside a draft", type(drafter).__name__)
+        if target is None:
+            raise _bad_option("weights", "a checkpoint: the draft uses its head", "None")
+        return DSparkDrafter.open(draft, self.package.manifest, self.package.plans, target)
+
     def _sizes(
         self,
         max_sequences: int,
@@ -206,10 +227,12 @@ class Engine:
         slots: int,
         width: int,
         cache_bytes: int | None,
+        draft: DSparkDrafter | None,
     ) -> CacheSizes:
         """A verify keeps the state of every position but the last in a slot of its own."""
         manifest, plans = self.package.manifest, self.package.plans.values()
-        layout = CacheLayout.of(state_records(manifest, plans), manifest.page_tokens)
+        states = state_records(manifest, plans) | ({} if draft is None else draft.states)
+        layout = CacheLayout.of(states, manifest.page_tokens)
         columns = cdiv(self.max_context, manifest.page_tokens)
         pages = max_sequences * columns if num_pages is None else num_pages - 1
         num_bytes = slots * layout.slot_bytes + pages * layout.page_bytes
@@ -416,6 +439,10 @@ class Engine:
         stops = set(params.stop_ids)
         if end is not None and not params.ignore_eos:
             stops.add(end)
+        outside = next((i for i in params.stop_ids if not 0 <= i < self.executor.vocab_size), None)
+        if outside is not None:
+            expected = f"token ids in 0..{self.executor.vocab_size - 1}"
+            raise K3Error("K3-R004", where="stop_ids", expected=expected, found=f"{outside}")
         seed = secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed
         return Request(next(self._ids), tuple(ids), params, max_tokens, seed, frozenset(stops))
 
@@ -606,6 +633,13 @@ def _chunk_sizes(total: int, chunks: Sequence[int] | None) -> list[int]:
     if sum(chunks) > total and len(chunks) > len(sizes):
         raise _bad_option("chunks", f"sizes that sum to {total}", f"{sum(chunks)}")
     return sizes
+
+
+def _num_drafts(drafter: Drafter, wanted: int | None) -> int:
+    most = drafter.most
+    if most is not None and wanted is not None and wanted > most:
+        raise _bad_option("draft_tokens", f"at most {most} (the draft's block)", str(wanted))
+    return wanted or most or DEFAULT_DRAFT_TOKENS
 
 
 def _check_option(name: str, value: int | None, least: int) -> None:

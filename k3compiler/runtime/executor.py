@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from k3compiler.errors import K3Error
 from k3compiler.package.expr import evaluate
-from k3compiler.package.manifest import Phase
+from k3compiler.package.manifest import Phase, tap_name
 from k3compiler.package.pitches import pitch_of
 from k3compiler.package.reader import Package
 from k3compiler.runtime.cache.layout import CacheMap
@@ -59,11 +59,13 @@ class StepOutput:
     """Results of a step, one row per token that wanted logits, in order.
 
     Shapes: ``next_token [R] i32`` (greedy, or what the plan's sampler chose), None where the plan
-    has none; ``logits [R, vocab] f32``, None unless asked for.
+    has none; ``logits [R, vocab] f32``, None unless asked for; ``taps [T, layers, hidden] f32``, of
+    every token fed, None unless taken.
     """
 
     next_token: NDArray[np.int32] | None
     logits: NDArray[np.float32] | None
+    taps: NDArray[np.float32] | None = None
 
 
 class Executor:
@@ -75,6 +77,7 @@ class Executor:
         sizes: of the caches.
         segment_chunks: kda chunks per segment in prefill; None is one segment per sequence.
         max_decode_rows: sequences per decode launch at most.
+        with_taps: steps give what a draft model reads.
         poison: NaN in workspace before each step and in unowned cache memory from the start.
 
     Attributes:
@@ -93,6 +96,7 @@ class Executor:
         *,
         segment_chunks: int | None = None,
         max_decode_rows: int = 1,
+        with_taps: bool = False,
         allow_nan_scales: bool = False,
         poison: bool = False,
     ) -> None:
@@ -104,6 +108,7 @@ class Executor:
         self._constants = {**sizes.map.symbols, "rank": 0}
         self.arena = device.allocate(sizes.map.num_bytes, fill=POISON_BYTE if poison else 0)
         self._fixed = self._load_weights(checkpoint, allow_nan_scales) | self._states()
+        self._has_taps = with_taps
         kernels = {k.symbol: k for k in manifest.kernels}
         self._runners = {
             phase: PlanRunner(device, plan, kernels, self._fixed, self._constants, poison=poison)
@@ -172,7 +177,7 @@ class Executor:
         )
         num_rows = step.symbols["R"]
         wait = self._start("prefill", step, want_logits)
-        return _of_rows(wait(), np.arange(num_rows)) if num_rows else StepOutput(None, None)
+        return _of_rows(wait(), np.arange(num_rows), np.arange(step.symbols["T"]))
 
     def decode(self, chunks: Sequence[SeqChunk], *, want_logits: bool) -> StepOutput:
         """Feed one token of every sequence through the decode plan."""
@@ -200,7 +205,7 @@ class Executor:
             raise
 
         def results() -> StepOutput:
-            found = _of_rows(wait(), seats)
+            found = _of_rows(wait(), seats, seats)
             if number == self._num_decodes and found.next_token is not None:
                 self._seats.chose(seats, found.next_token)
             return found
@@ -217,11 +222,14 @@ class Executor:
         fetch = [NEXT_TOKEN] if has_token else []
         if want_logits or not has_token:
             fetch.append(LOGITS)
-        wait = runner.start(step, fetch if step.symbols["R"] else ())
+        fetch = fetch if step.symbols["R"] else []
+        taps = [tap_name(layer) for layer in runner.plan.taps] if self._has_taps else []
+        wait = runner.start(step, [*fetch, *taps])
 
         def results() -> StepOutput:
             found = wait()
-            return StepOutput(found.get(NEXT_TOKEN), found.get(LOGITS))
+            tapped = np.stack([found[name] for name in taps], axis=1) if taps else None
+            return StepOutput(found.get(NEXT_TOKEN), found.get(LOGITS), tapped)
 
         return results
 
@@ -230,12 +238,13 @@ class Executor:
         self.device.close()
 
 
-def _of_rows(found: StepOutput, rows: NDArray[np.int64]) -> StepOutput:
-    """Some rows of a step's outputs, logits as f32."""
-    tokens, logits = found.next_token, found.logits
+def _of_rows(found: StepOutput, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> StepOutput:
+    """Some rows of a step's outputs, and some tokens of its taps, as f32."""
+    chosen, logits, taps = found.next_token, found.logits, found.taps
     return StepOutput(
-        None if tokens is None else tokens[rows],
+        None if chosen is None else chosen[rows],
         None if logits is None else logits[rows].astype(np.float32, copy=False),
+        None if taps is None else taps[tokens].astype(np.float32, copy=False),
     )
 
 

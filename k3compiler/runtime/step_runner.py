@@ -17,7 +17,7 @@ from k3compiler.runtime.request import FinishReason, Request
 from k3compiler.runtime.sampling import sample
 from k3compiler.runtime.scheduler.continuous import ContinuousScheduler, PrefillPart, StepPlan
 from k3compiler.runtime.scheduler.job import Job
-from k3compiler.runtime.speculation import Drafter
+from k3compiler.runtime.speculation import Drafter, Known
 from k3compiler.runtime.step import SamplerRow, SeqChunk
 
 
@@ -82,6 +82,7 @@ class StepRunner:
         """A token of every row, in launches of as many as a plan takes. Shapes: ``[rows] i32``."""
         tokens = np.zeros(len(rows), np.int32)
         for some, output in self._decodes.run(rows):
+            self._observe_rows(rows[some], output)
             if output.logits is None and output.next_token is not None:
                 tokens[some] = output.next_token
                 self._accept_greedy(rows[some], output.next_token, stopped)
@@ -113,10 +114,7 @@ class StepRunner:
         self, plan: StepPlan, drafter: Drafter, stopped: list[int]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Rows with drafts verify them in one prefill launch; rows without decode."""
-        drafts = [
-            self._propose(drafter, row, count - 1)
-            for row, count in zip(plan.rows.tolist(), plan.counts.tolist(), strict=True)
-        ]
+        drafts = self._propose(drafter, plan)
         tokens = np.zeros((len(drafts), self._scheduler.limits.width), np.int32)
         num_new = np.ones(len(drafts), np.int64)
         plain = np.flatnonzero([not draft for draft in drafts])
@@ -130,6 +128,7 @@ class StepRunner:
             for row, index in zip(rows, verified, strict=True)
         ]
         output = self._executor.prefill(chunks, want_logits=True)
+        self._observe_chunks(chunks, output)
         begin = 0
         for row, index, chunk in zip(rows, verified, chunks, strict=True):
             found = self._accept_drafts(row, drafts[index], output, begin, stopped)
@@ -141,11 +140,41 @@ class StepRunner:
         self._counters.accepted_tokens += int(num_new[verified].sum()) - len(verified)
         return tokens, num_new
 
-    def _propose(self, drafter: Drafter, row: int, most: int) -> list[int]:
+    def _propose(self, drafter: Drafter, plan: StepPlan) -> list[list[int]]:
+        """The drafts of every row; none where only one token is left to choose."""
+        drafts = [list[int]() for _ in plan.rows]
+        asked = np.flatnonzero(plan.counts > 1).tolist()
+        if not asked:
+            return drafts
+        most = (plan.counts[asked] - 1).tolist()
+        found = drafter.propose([self._known(int(plan.rows[index])) for index in asked], most)
+        for index, count, tokens in zip(asked, most, found, strict=True):
+            assert len(tokens) <= count, f"{len(tokens)} drafts, at most {count} were asked for"
+            drafts[index] = [int(token) for token in tokens]
+        return drafts
+
+    def _known(self, row: int) -> Known:
         request = self._request_of(row)
-        found = drafter.propose([*request.prompt, *request.outputs], most) if most else []
-        assert len(found) <= most, f"{len(found)} drafts, at most {most} were asked for"
-        return [int(token) for token in found]
+        return Known([*request.prompt, *request.outputs], self._cache.page_rows(row).tolist())
+
+    def _observe_rows(self, rows: NDArray[np.int64], output: StepOutput) -> None:
+        """Show the drafter what the target computed of each row's token."""
+        if self._drafter is None or output.taps is None:
+            return
+        positions = self._cache.hybrid.rows.context[rows]
+        tables = self._cache.page_tables(rows, self._executor.sizes.page_columns)
+        pages = tables[np.arange(len(rows)), positions // self._cache.page_tokens]
+        self._drafter.observe(output.taps, pages.astype(np.int64), positions)
+
+    def _observe_chunks(self, chunks: Sequence[SeqChunk], output: StepOutput) -> None:
+        if self._drafter is None or output.taps is None:
+            return
+        each = [np.arange(chunk.context_tokens, chunk.end_tokens) for chunk in chunks]
+        pages = [
+            np.asarray(chunk.pages)[positions // self._cache.page_tokens]
+            for chunk, positions in zip(chunks, each, strict=True)
+        ]
+        self._drafter.observe(output.taps, np.concatenate(pages), np.concatenate(each))
 
     def _verify_chunk(self, row: int, drafts: list[int]) -> SeqChunk:
         """The last token and its drafts; the state of every position but the last is kept."""
@@ -180,6 +209,7 @@ class StepRunner:
         requests = [self._request_of(row) for row in ending]
         chunks = [self._prefill_chunk(part) for part in parts]
         output = self._executor.prefill(chunks, want_logits=_want_logits(requests))
+        self._observe_chunks(chunks, output)
         for index, (row, request) in enumerate(zip(ending, requests, strict=True)):
             first[row] = self._accept(row, request, output, index, stopped)
             self._samplers.set(row, request)

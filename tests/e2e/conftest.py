@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from k3compiler.cli import main as cli
 from k3compiler.runtime.engine import Engine
-from tests.e2e.models import Model, Models
+from tests.e2e.models import Make, Model, Models
 
 CONTEXT = 512
 K3c = Callable[..., int]
@@ -52,6 +53,31 @@ def engines() -> Iterator[Engines]:
     engines = Engines()
     yield engines
     engines.close()
+
+
+@pytest.fixture(scope="session")
+def nano(models: Models) -> Model:
+    return models.nano()
+
+
+@pytest.fixture
+def make(nano: Model) -> Iterator[Make]:
+    """Engines of the nano model with poisoned memory and the options given; closed at the end."""
+    made: list[Engine] = []
+
+    def engine(**options: Any) -> Engine:
+        base: dict[str, Any] = {
+            "max_context": CONTEXT,
+            "max_sequences": 4,
+            "prefill_tokens": 256,
+            "num_threads": 2,
+        }
+        made.append(Engine(nano.package, nano.checkpoint, poison=True, **(base | options)))
+        return made[-1]
+
+    yield engine
+    for one in made:
+        one.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,12 +17,16 @@ from numpy.typing import NDArray
 from k3compiler.package.safetensors_map import CheckpointFiles
 from k3compiler.package.tensor_table import ExpertFormat
 from k3compiler.reference.model import ReferenceModel
+from k3compiler.runtime.engine import Engine
 
 Floats = NDArray[np.floating]
 Moe = Literal["a16w4", "a8w4"]
 
 NUM_TOKENS = 500
-NANO = Path(__file__).parents[2] / "examples" / "k3-nano"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NANO, DRAFT = EXAMPLES / "k3-nano", EXAMPLES / "k3-nano-dspark"
+TEXT = (EXAMPLES / "heldout" / "code.txt").read_text()
+Make = Callable[..., Engine]
 
 
 @dataclass(frozen=True)
@@ -89,10 +93,10 @@ class Models:
         return self._made[key]
 
     def nano(self) -> Model:
-        """The example checkpoint."""
+        """The example checkpoint, compiled for its draft."""
         key = ("nano", "", "")
         if key not in self._made:
-            package = self._package("nano", NANO, "a16w4")
+            package = self._package("nano", NANO, "a16w4", draft=DRAFT)
             self._made[key] = self._model("nano", NANO, package)
         return self._made[key]
 
@@ -109,13 +113,13 @@ class Models:
         package = self._package(f"{label}-{moe}", self.root / label, moe)
         return self._model(name, self.root / label, package)
 
-    def _package(self, label: str, checkpoint: Path, moe: Moe) -> Path:
+    def _package(self, label: str, checkpoint: Path, moe: Moe, draft: Path | None = None) -> Path:
         from k3compiler.driver import compile_model
 
         package = self.root / f"{label}.package"
         with _locked(self.root / f"{label}.package.wait"):
             if not package.exists():
-                compile_model(str(checkpoint), target="cpu", moe=moe, out=package)
+                compile_model(str(checkpoint), target="cpu", moe=moe, draft=draft, out=package)
         return package
 
     def _model(self, name: str, checkpoint: Path, package: Path) -> Model:

@@ -3,59 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from k3compiler.runtime.engine import Engine
 from k3compiler.runtime.sampling import SamplingParams
-from k3compiler.runtime.speculation import LookupDrafter
-from tests.e2e.models import Model, Models
+from k3compiler.runtime.speculation import Drafter, Known, LookupDrafter
+from tests.e2e.models import DRAFT, TEXT, Make, Model
 
 pytestmark = [pytest.mark.t1, pytest.mark.slow]
 
-Make = Callable[..., Engine]
 
-
-class KnownAnswers:
+class KnownAnswers(Drafter):
     """Drafts from answers that are known, right except where ``wrong`` says."""
 
     def __init__(self, texts: Sequence[Sequence[int]], wrong: Callable[[int], bool]) -> None:
         self._texts, self._wrong = texts, wrong
         self.asked = 0
 
-    def propose(self, tokens: Sequence[int], most: int) -> list[int]:
+    def propose(self, known: Sequence[Known], most: Sequence[int]) -> list[list[int]]:
+        return [self._answer(list(one.tokens), n) for one, n in zip(known, most, strict=True)]
+
+    def _answer(self, known: list[int], most: int) -> list[int]:
         self.asked += 1
-        known = list(tokens)
         text = next(t for t in self._texts if list(t[: len(known)]) == known)
         drafts = list(text[len(known) : len(known) + most])
         return [1 if self._wrong(len(known) + i) else d for i, d in enumerate(drafts)]
-
-
-@pytest.fixture(scope="module")
-def nano(models: Models) -> Model:
-    return models.nano()
-
-
-@pytest.fixture
-def make(nano: Model) -> Iterator[Make]:
-    made: list[Engine] = []
-
-    def engine(**options: Any) -> Engine:
-        base: dict[str, Any] = {
-            "max_context": 256,
-            "max_sequences": 3,
-            "prefill_tokens": 128,
-            "num_threads": 2,
-        }
-        made.append(Engine(nano.package, nano.checkpoint, poison=True, **(base | options)))
-        return made[-1]
-
-    yield engine
-    for one in made:
-        one.close()
 
 
 @pytest.mark.parametrize("every", [0, 1, 3, 5])
@@ -102,44 +77,59 @@ def test_sampled_output_is_the_same_with_drafts(nano: Model, make: Make) -> None
     assert engine.metrics()["spec_decode_num_draft_tokens_total"] > 0
 
 
-def test_sampled_output_has_the_right_distribution(nano: Model, make: Make) -> None:
-    """Chi-square of both tokens against their probabilities; the draft is always the same token."""
-    prompt, runs = nano.tokens[:20], 250
-    plain = make()
-    logits = plain.logits(prompt)[-1].astype(np.float64) / 0.7
-    first = int(logits.argmax())
-
-    class Likeliest:
-        def propose(self, tokens: Sequence[int], most: int) -> list[int]:
-            return [first][:most]
-
-    engine = make(drafter=Likeliest(), draft_tokens=2)
-    pairs = Counter[tuple[int, ...]]()
-    for start in range(0, runs, 50):
+def test_sampled_output_has_the_right_distribution(make: Make) -> None:
+    """Chi-square of the second and third token, which a verify chooses, given those before."""
+    plain, engine = make(), make(draft=DRAFT, draft_tokens=2, max_sequences=50)
+    prompt = plain.tokenizer.encode(TEXT)[:20]
+    found: list[tuple[int, ...]] = []
+    for start in range(0, 100, 50):
         params = [
-            SamplingParams(max_tokens=2, temperature=0.7, top_k=4, seed=seed, ignore_eos=True)
+            SamplingParams(max_tokens=3, temperature=1.3, top_k=3, seed=seed, ignore_eos=True)
             for seed in range(start, start + 50)
         ]
-        pairs.update(done.tokens for done in engine.generate([prompt] * 50, params))
-    statistic = degrees = 0.0
-    kept = np.argsort(-logits)[:4]
-    expected = np.exp(logits[kept] - logits[kept].max())
-    for token, share in zip(kept.tolist(), expected / expected.sum(), strict=True):
-        mine = sum(n for pair, n in pairs.items() if pair[0] == token)
-        statistic += (mine - runs * share) ** 2 / (runs * share)
-        degrees += 1
-        after = plain.logits([*prompt, token])[-1].astype(np.float64) / 0.7
-        top = np.argsort(-after)[:4]
-        shares = np.exp(after[top] - after[top].max())
-        for follower, chance in zip(top.tolist(), shares / shares.sum(), strict=True):
-            if mine * chance >= 5:
-                statistic += (pairs[token, follower] - mine * chance) ** 2 / (mine * chance)
-                degrees += 1
+        found += [done.tokens for done in engine.generate([prompt] * 50, params)]
+    counts = engine.metrics()
+    assert counts["spec_decode_num_draft_tokens_total"] == 100
+    assert 0 < counts["spec_decode_num_accepted_tokens_total"] < 100, "some drafts are right"
+    cells = [
+        (
+            plain.logits([*prompt, *begin])[-1],
+            Counter(t[depth] for t in found if t[:depth] == begin),
+        )
+        for depth in (1, 2)
+        for begin in sorted({t[:depth] for t in found})
+    ]
+    statistic, degrees = chi_square(cells, temperature=1.3, top_k=3)
+    assert degrees >= 4
     assert statistic < degrees + 4 * np.sqrt(2 * degrees), f"{statistic:.1f} over {degrees} cells"
+
+
+def chi_square(
+    cells: Iterable[tuple[NDArray[np.float32], Counter[int]]], *, temperature: float, top_k: int
+) -> tuple[float, int]:
+    """Pearson's sum over choices from logits, and its degrees of freedom; expected counts of 4 on."""
+    statistic, degrees = 0.0, 0
+    for logits, counts in cells:
+        scaled = logits.astype(np.float64) / temperature
+        kept = np.argsort(-scaled)[:top_k]
+        shares = np.exp(scaled[kept] - scaled[kept].max())
+        expected = sum(counts.values()) * shares / shares.sum()
+        assert set(counts) <= set(kept.tolist()), "a token outside the top k"
+        if expected.min() < 4:
+            continue
+        mine = np.array([counts[token] for token in kept.tolist()])
+        statistic += float(((mine - expected) ** 2 / expected).sum())
+        degrees += top_k - 1
+    return statistic, degrees
 
 
 def test_lookup_drafts_follow_the_last_occurrence() -> None:
     drafter = LookupDrafter(longest=3, shortest=2)
-    assert drafter.propose([1, 2, 3, 4, 5, 1, 2, 3, 9, 8, 1, 2, 3], 3) == [9, 8, 1]
-    assert drafter.propose([7, 2, 3, 4, 5, 6, 2, 3], 9) == [4, 5, 6, 2, 3]
-    assert drafter.propose([1, 2, 3], 4) == [] and drafter.propose([5], 4) == []
+    texts = [
+        [1, 2, 3, 4, 5, 1, 2, 3, 9, 8, 1, 2, 3],
+        [7, 2, 3, 4, 5, 6, 2, 3],
+        [1, 2, 3],
+        [5],
+    ]
+    found = drafter.propose([Known(text, []) for text in texts], [3, 9, 4, 4])
+    assert found == [[9, 8, 1], [4, 5, 6, 2, 3], [], []]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,37 +10,11 @@ from numpy.typing import NDArray
 
 from k3compiler.runtime.engine import Engine
 from k3compiler.runtime.sampling import SamplingParams
-from tests.e2e.models import Model, Models
+from tests.e2e.models import Make, Model
 
 pytestmark = [pytest.mark.t1, pytest.mark.slow]
 
-Make = Callable[..., Engine]
 GREEDY = SamplingParams(max_tokens=8, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def nano(models: Models) -> Model:
-    return models.nano()
-
-
-@pytest.fixture
-def make(nano: Model) -> Iterator[Make]:
-    """Engines with poisoned memory; closed at the end."""
-    made: list[Engine] = []
-
-    def engine(**options: Any) -> Engine:
-        base: dict[str, Any] = {
-            "max_context": 512,
-            "max_sequences": 4,
-            "prefill_tokens": 256,
-            "num_threads": 2,
-        }
-        made.append(Engine(nano.package, nano.checkpoint, poison=True, **(base | options)))
-        return made[-1]
-
-    yield engine
-    for one in made:
-        one.close()
 
 
 def assert_idle(engine: Engine) -> None:

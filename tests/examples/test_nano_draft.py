@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 
+from k3compiler.draft_config import draft_tensors, load_draft_config
 from k3compiler.dtypes import numpy_dtype
 from k3compiler.graph.checkpoint import load_checkpoint_config
 from k3compiler.package.safetensors_map import CheckpointFiles
-from k3compiler.reference.dspark import DraftConfig, draft_tensors
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NANO, DRAFT = EXAMPLES / "k3-nano", EXAMPLES / "k3-nano-dspark"
@@ -19,7 +18,7 @@ NANO_SPECIALS = 4096  # the first special id
 
 def test_the_draft_loads_strictly() -> None:
     files = CheckpointFiles(DRAFT)
-    expected = draft_tensors(_config())
+    expected = draft_tensors(load_draft_config(DRAFT))
     tensors = {name: files.read(name) for name in files.names()}
     assert {name: tensor.shape for name, tensor in tensors.items()} == expected
     assert {tensor.dtype for tensor in tensors.values()} == {numpy_dtype("bf16")}
@@ -28,7 +27,7 @@ def test_the_draft_loads_strictly() -> None:
 
 
 def test_the_draft_fits_its_target() -> None:
-    target, config = load_checkpoint_config(NANO), _config()
+    target, config = load_checkpoint_config(NANO), load_draft_config(DRAFT)
     assert (config.vocab_size, config.target_dim) == (target.vocab_size, target.hidden_dim)
     assert config.block == 7 and len(config.target_layers) >= 3
     assert max(config.target_layers) < target.num_layers
@@ -36,7 +35,3 @@ def test_the_draft_fits_its_target() -> None:
     own = CheckpointFiles(DRAFT).read("embed_tokens.weight")
     (name,) = [n for n in CheckpointFiles(NANO).names() if n.endswith("embed_tokens.weight")]
     assert np.array_equal(own, CheckpointFiles(NANO).read(name))
-
-
-def _config() -> DraftConfig:
-    return DraftConfig.from_json(json.loads((DRAFT / "config.json").read_text()))

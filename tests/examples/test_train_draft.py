@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from k3compiler.reference.dspark import DraftConfig, DraftModel, draft_tensors
+from k3compiler.draft_config import draft_tensors, load_draft_config
+from k3compiler.reference.dspark import DraftModel
 
 ROOT = Path(__file__).parents[2]
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -148,7 +149,7 @@ def test_two_pieces_are_one_run(data: Path, trained: Path, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_the_export_is_a_draft_checkpoint(trained: Path) -> None:
-    config = DraftConfig.from_json(json.loads((trained / "config.json").read_text()))
+    config = load_draft_config(trained)
     assert config == smoke_draft_config(smoke_config())
     tensors = load_file(trained / "model.safetensors")
     assert {n: t.shape for n, t in tensors.items()} == draft_tensors(config)

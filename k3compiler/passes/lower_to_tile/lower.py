@@ -10,7 +10,7 @@ from typing import Any
 from k3compiler.ir.dialect import plain, shape
 from k3compiler.package.manifest import ParamRecord, Plan, Step
 from k3compiler.package.pitches import pitch_of
-from k3compiler.passes.lower_to_tile.basics import NEXT_TOKEN, dtype_of
+from k3compiler.passes.lower_to_tile.basics import dtype_of
 from k3compiler.passes.lower_to_tile.branches import access_of, branched
 from k3compiler.passes.lower_to_tile.builder import Kernels, PlanBuilder, Scheduler
 from k3compiler.passes.lower_to_tile.order import order_updates
@@ -88,7 +88,8 @@ def lower_to_tile(module: Any, phase: str, kernels: Kernels, schedule: Scheduler
     for op in body.operations:
         name = op.operation.name
         if name == "func.return":
-            return Lowered(_finish(builder, op, states), tuple(params), states)
+            outputs = _output_names(function, states)
+            return Lowered(_finish(builder, op, states, outputs), tuple(params), states)
         assert name in LOWERINGS, f"{name} has no lowering to tile programs"
         target, _, function_name = LOWERINGS[name].partition(":")
         getattr(importlib.import_module(target), function_name)(builder, op)
@@ -117,11 +118,21 @@ def _param(op: Any, ref: Ref) -> ParamRecord:
     return ParamRecord(op.param.value, ref.dtype, extents, plain(op.source))
 
 
-def _finish(builder: PlanBuilder, terminator: Any, states: Mapping[str, Ref]) -> Plan:
+def _output_names(function: Any, states: Mapping[str, Ref]) -> list[str]:
+    """What the function returns before the states."""
+    names = [attributes["k3.name"].value for attributes in function.attributes["res_attrs"]]
+    assert names[-len(states) :] == list(states), "states come last"
+    return names[: -len(states)]
+
+
+def _finish(
+    builder: PlanBuilder, terminator: Any, states: Mapping[str, Ref], names: Sequence[str]
+) -> Plan:
     """Names the outputs, checks that states are updated in place, plans the workspace."""
     returned = [builder.ref(v) for v in terminator.operands]
-    outputs = {returned[0].name: "logits", returned[1].name: NEXT_TOKEN}
-    assert [r.name for r in returned[2:]] == list(states), "states are updated in place"
+    outputs = {ref.name: name for ref, name in zip(returned, names, strict=False)}
+    assert len(outputs) == len(names), "every output has a buffer of its own"
+    assert [r.name for r in returned[len(names) :]] == list(states), "states are updated in place"
     renamed = {
         old: replace(ref, name=outputs.get(old, old)) for old, ref in builder.buffers.items()
     }

@@ -12,6 +12,7 @@ import numpy as np
 
 from k3compiler.runtime.cache.layout import CacheMap
 from k3compiler.runtime.cache.ops import (
+    Array,
     CopyCells,
     CopyStates,
     DropHost,
@@ -49,6 +50,17 @@ class StateMemory:
         cells = (where.num_page_rows, layout.num_mla_layers, -1, max(1, layout.cell_bytes))
         self._cells = pages.reshape(cells) if layout.num_mla_layers else pages[:, None, None]
         self._host: dict[int, Any] = {}
+
+    def write_cells(self, pages: Ints, cells: Ints, values: Array) -> None:
+        """Fill cells of the last layers, by rows of pages. Shapes: ``values [n, layers, row]``."""
+        raw = np.ascontiguousarray(values).view(np.uint8)
+        own = raw if isinstance(self._cells, np.ndarray) else self._cells.new_tensor(raw)
+        self._cells[pages.tolist(), -values.shape[1] :, cells.tolist()] = own
+
+    def read_cells(self, pages: Ints, num_layers: int, dtype: np.dtype[Any]) -> Array:
+        """A host copy of the last layers' cells. Shapes: ``[n, layers, cells, row]``."""
+        found = self._cells[pages.tolist(), -num_layers:]
+        return (found if isinstance(found, np.ndarray) else found.cpu().numpy()).view(dtype)
 
     def slot_rows(self, places: Ints) -> Ints:
         """The rows of slots."""
