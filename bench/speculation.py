@@ -2,7 +2,7 @@
 
     python bench/speculation.py PKG --weights DIR --draft DIR [--only steps rollback model] [--out FILE.json]
 
-``steps``: tokens per verify behind 12 held-out prompts of 256 tokens, 128 new ones each, greedy.
+``steps``: tokens per step behind 12 held-out prompts of 256 tokens, 128 new ones each, greedy.
 ``rollback``: a verify of 8 tokens on one core of this machine, in CPU time: a state after every token
 and a copy of one, or one state at the end and the tokens accepted run again (all of the model, or its
 KDA launches alone).
@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 
 def steps(engine: Engine) -> Row:
-    """Tokens per verify, by kind of text."""
+    """Tokens of a request per step, by kind of text."""
     params, found = SamplingParams(max_tokens=128, ignore_eos=True), Row()
     for kind in ("code", "prose"):
         ids = engine.tokenizer.encode((HELD_OUT / f"{kind}.txt").read_text())
@@ -44,14 +44,14 @@ def steps(engine: Engine) -> Row:
         before = engine.metrics()
         engine.generate([ids[s : s + 256] for s in starts], params)
         after = engine.metrics()
-        drafted, accepted = (
+        made, accepted = (
             after[key] - before[key]
-            for key in (f"spec_decode_num_{k}_tokens_total" for k in ("draft", "accepted"))
+            for key in ("generation_tokens_total", "spec_decode_num_accepted_tokens_total")
         )
-        verifies = drafted / 7
+        later = made - len(starts)  # a prompt's first token is its prefill's
         found[kind] = {
-            "tokens_per_step": round(1 + accepted / verifies, 3),
-            "steps": round(verifies),
+            "tokens_per_step": round(later / (later - accepted), 3),
+            "steps": later - accepted,
         }
     return found
 
