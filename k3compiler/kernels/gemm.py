@@ -38,7 +38,6 @@ def gemm(
     block_k: int,
     group: int = 8,
     swap: bool = False,
-    ahead: int = 0,
     epilogue: str = "none",
     beta: float | None = None,
     linear_beta: float | None = None,
@@ -52,8 +51,7 @@ def gemm(
     Shapes: x ``[T, in_cols]`` of which columns ``in_offset .. in_offset + K`` are read; w ``[N, K]``; r and r2
     ``[T, N]``; y ``[T, out_cols]`` (default N) of which columns ``out_offset .. out_offset + N`` are written.
     ``swap`` is the skinny form: rows of the tile (``block_m``) are weights, columns (``block_n``) tokens.
-    ``ahead`` columns of the weights are asked for before the kernels ahead of this one end. ``out_dtype`` defaults
-    to ``dtype``.
+    ``out_dtype`` defaults to ``dtype``.
     """
     out_cols, out_dtype = out_cols or N, out_dtype or dtype
     x = p.buffer("x", dtype, ("T", in_cols))
@@ -70,8 +68,6 @@ def gemm(
     rows_x, rows_w = (block_n, block_m) if swap else (block_m, block_n)
 
     firsts = [n + i * N for i in range(halves)]
-    for first in firsts if ahead else ():
-        w.prefetch((first, 0), minimum(N - n, rows_w), min(ahead, K))
     zero = p.zeros((block_m, block_n))
     with p.loop(0, K, block_k, carry=[zero] * halves) as (k, sums):
         xk = x.load((t, k + in_offset), (rows_x, block_k), limits=(T, in_offset + K))

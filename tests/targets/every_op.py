@@ -48,7 +48,6 @@ def maths(p: Program) -> None:
     """Every elementwise op, on [4, 64] of a ragged [T, 50]; each result in a row block of ``y``."""
     x, y = p.buffer("x", "f32", ("T", 50)), p.buffer("y", "f32", (16, "T", 64), "w")
     row = p.program_id(0) * 4
-    x.prefetch((row, 0), minimum(p.symbol("T") - row, 4), 48)
     v = x.load((row, 0), (4, 64), other=0.5)
     positive = absolute(v) + 0.25
     clamped = maximum(minimum(v, 3.0), -3.0)

@@ -153,21 +153,6 @@ def test_samples_use_every_op_that_can_be_emitted() -> None:
     assert set(EMIT) - used == set()
 
 
-def test_rows_are_asked_for_before_the_former_grid_ends_and_read_after() -> None:
-    def body(p: Program) -> None:
-        x, y = p.buffer("x", "f32", ("T", 64)), p.buffer("y", "f32", ("T", 64), "w")
-        row = p.program_id(0) * 16
-        x.prefetch((row, 0), p.symbol("T") - row, 32)
-        y.store((row, 0), x.load((row, 0), (16, 64)))
-        p.grid("cdiv(T, 16)")
-
-    text = emit_triton(build(body), Form(has_tf32=True, has_early_start=True))
-    places = [text.index(op) for op in ("launch_dependents", "bulk.prefetch", "dependency_wait")]
-    assert places == sorted(places)
-    assert text.index("tt.load") > places[-1]
-    assert "prefetch" not in emit(body)
-
-
 def test_reductions_side_by_side_are_one() -> None:
     def body(p: Program) -> None:
         x, y = p.buffer("x", "f32", (16, 64)), p.buffer("y", "f32", (3, 16), "w")

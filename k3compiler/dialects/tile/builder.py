@@ -78,17 +78,6 @@ class Buffer:
         with here(self.program):
             ops.Store(value.value, *access[:3], **access[3])
 
-    def prefetch(self, index: Sequence[Index], rows: Index, cols: int) -> None:
-        """Says that ``cols`` elements of each of ``rows`` rows (of the last two dims) will be read from ``index`` on.
-
-        They must lie in the buffer. A target may bring them nearer before the kernels ahead of this one end.
-        """
-        p = self.program
-        indices = [p.scalar_value(i).value for i in index]
-        count = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), cols)
-        with here(p):
-            ops.Prefetch(self.value, indices, p.scalar_value(rows).value, count)
-
     def _access(
         self,
         index: Sequence[Index],

@@ -108,21 +108,6 @@ class Store(Tile.Operation, name="store"):
         return _check(self, _access_faults(self, self.operation.operands[0]))
 
 
-class Prefetch(Tile.Operation, name="prefetch"):
-    """Says that the first ``cols`` elements of some rows will be read; no meaning beside speed."""
-
-    buffer: ext.Operand[Any]
-    indices: Sequence[ext.Operand[ir.IntegerType[32]]]
-    rows: ext.Operand[ir.IntegerType[32]]
-    cols: ir.IntegerAttr
-
-    def verify_invariants(self) -> bool:
-        buffer = self.buffer.type
-        if not isinstance(buffer, ir.MemRefType):
-            return _check(self, [f"buffer: expected a memref, found {buffer}"])
-        return _check(self, [_want("indices", buffer.rank, len(list(self.indices)))])
-
-
 class Iota(Tile.Operation, name="iota", traits=[ext.Pure]):
     """0, 1, ..., N-1."""
 

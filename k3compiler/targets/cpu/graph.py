@@ -166,8 +166,6 @@ class _Reader:
             name = op.operation.name
             if name == "func.return" or (name == "scf.yield" and not len(op.operation.operands)):
                 continue
-            if name == "tile.prefetch":  # the processor's own prefetchers do as well
-                continue
             ops.append(self._op(op, name, parent))
         return ops
 

@@ -21,7 +21,7 @@ from k3compiler.targets.triton_ir.elementwise import (
 )
 from k3compiler.targets.triton_ir.facts import MAX_PROGRAMS, Facts, Range
 from k3compiler.targets.triton_ir.matrix import emit_dot, emit_dot_scaled
-from k3compiler.targets.triton_ir.memory import BufferView, emit_load, emit_prefetch, emit_store
+from k3compiler.targets.triton_ir.memory import BufferView, emit_load, emit_store
 from k3compiler.targets.triton_ir.text import TextBuilder, tensor
 
 Emit = Callable[["Emitter", Any], "str | None"]
@@ -281,7 +281,6 @@ EMIT: dict[str, Emit] = {
     "tile.program_id": Emitter.program_id,
     "tile.load": emit_load,
     "tile.store": emit_store,
-    "tile.prefetch": emit_prefetch,
     "tile.iota": lambda e, op: e.iota(op.operation.results[0].type.shape[0]),
     "tile.splat": lambda e, op: e._reshaped(op, "tt.splat"),
     "tile.broadcast": lambda e, op: e._reshaped(op, "tt.broadcast"),

@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from k3compiler.targets.triton_ir.emitter import Emitter
 
 INT32_SPAN = 2**31
-BULK_BYTES = 16  # what addresses and sizes of bulk copies are multiples of
-_PREFETCH = " ".join(  # $1: address of row 0, $2: rows, $3: bytes between rows, $4: bytes of a row
-    (
-        "{ .reg .pred p; .reg .u32 t; .reg .u64 a;",
-        "mov.u32 t, %tid.x; setp.lt.u32 p, t, $2; mul.wide.u32 a, t, $3; add.u64 a, a, $1;",
-        "@p cp.async.bulk.prefetch.L2.global [a], $4; mov.u32 $0, 0; }",
-    )
-)
 WIDTH_BYTES = {"f32": 4, "i32": 4, "bf16": 2, "f16": 2, "i16": 2, "i8": 1, "f8E4M3FN": 1}
 
 
@@ -89,25 +81,6 @@ def emit_store(e: Emitter, op: Any) -> None:
     mask = _mask(e, access)
     masked = "" if mask is None else f", {mask}"
     e.text.line(f"tt.store {pointers}, {e.name(value)}{masked} : {tensor(access.shape, kind)}")
-
-
-def emit_prefetch(e: Emitter, op: Any) -> None:
-    """Emits a tile.prefetch where the chip has bulk copies into its L2: thread i asks for row i."""
-    view = e.buffers[op.buffer]
-    item = WIDTH_BYTES[view.element]
-    pitch, symbols = view.stride(len(view.extents) - 2)
-    sizes = (pitch * item, op.cols.value * item)
-    if not e.form.has_early_start or symbols or any(size % BULK_BYTES for size in sizes):
-        return
-    access = _Access(view, list(op.indices), [], [], None, [])
-    pointer = f"{_base(e, access)} : !tt.ptr<{view.element}> -> i64"
-    address = e.text.op(f"tt.ptr_to_int {pointer}")
-    given = [e.name(op.rows), *(e.text.i32(size) for size in sizes)]
-    attributes = '{constraints = "=r,l,r,r,r", packed_element = 1 : i32, pure = false}'
-    e.text.op(
-        f'tt.elementwise_inline_asm "{_PREFETCH}" {attributes} '
-        f"{address}, {', '.join(given)} : i64, i32, i32, i32 -> i32"
-    )
 
 
 def _access(e: Emitter, op: Any, tile: Any) -> _Access:
