@@ -134,10 +134,10 @@ NVTX = Knob(
 EARLY_START = Knob(
     "K3C_EARLY_START",
     "0 or 1",
-    "0",
+    "1",
     "Start a kernel on a CUDA device while the one before it ends (programmatic dependent launch).",
     _switch,
-    lambda: False,
+    lambda: True,
 )
 BRANCHES = Knob(
     "K3C_BRANCHES",

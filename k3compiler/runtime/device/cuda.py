@@ -5,8 +5,7 @@ Arguments are never packed per launch: the launch table's slots are read by the 
 profile scratch) are the last two. A decode step is recorded once per row count as a CUDA graph and
 replayed; recordings are dropped when a buffer moves. In a recording the plan's branches run beside each other.
 
-With K3C_EARLY_START a launch behind another on its stream asks to be started early (programmatic dependent
-launch) where its kernel waits for the former grid by itself; all kernels of ours do, ahead of their first access
+A launch behind another on its stream asks to be started early (programmatic dependent launch) where its kernel waits for the former grid by itself; all kernels of ours do, ahead of their first access
 to memory that a kernel writes, so that the end of one is the end of all before it.
 """
 
@@ -72,7 +71,7 @@ class CudaDevice:
     hidden_slots = 2
     exact_rows = False
     kind, binary, warp_threads = "cuda", "cubin", 32
-    branches, early_start = True, False  # what the knobs say by default
+    branches = early_start = True  # what the knobs say by default
 
     def __init__(self, index: int = 0, *, graphs: bool = True) -> None:
         self.torch, self.driver = self._open()

@@ -89,9 +89,7 @@ class Emitter:
         location = str(block.operations[0].operation.location)
         self.text.location = location
         signature = ", ".join(self._arguments())
-        if self.form.has_early_start:
-            self.text.line("tt.grid_dependency_launch_dependents")
-            self._must_wait = True
+        self._must_wait = self.form.has_early_start
         self.block(block)
         end = self.text.alias(location)
         head = (
@@ -101,13 +99,19 @@ class Emitter:
         return "\n".join([*lines, self.text.aliases(), ""])
 
     def _await_former_grid(self) -> None:
-        """Waits for the former grid to end, before memory is touched; the next grid was let start at the top.
+        """Waits for the former grid to end, before memory is touched; :meth:`end` lets the next grid start.
 
         Every program of every kernel waits, so that a grid that has ended says that all before it have. Both
         ops do nothing where the launch does not ask for the early start.
         """
         self.text.line("tt.grid_dependency_wait")
         self._must_wait = False
+
+    def end(self, _op: Any) -> None:
+        """The next grid may start when every program is here: earlier, its programs would take the room of these."""
+        if self.form.has_early_start:
+            self.text.line("tt.grid_dependency_launch_dependents")
+        self.text.line("tt.return")
 
     def _arguments(self) -> list[str]:
         block = self._function.regions[0].blocks[0]
@@ -295,5 +299,5 @@ EMIT: dict[str, Emit] = {
     "scf.for": Emitter.loop,
     "scf.if": Emitter.branch,
     "scf.yield": Emitter.yield_,
-    "func.return": lambda e, _op: e.text.line("tt.return"),
+    "func.return": Emitter.end,
 }
