@@ -5,8 +5,9 @@ Arguments are never packed per launch: the launch table's slots are read by the 
 profile scratch) are the last two. A decode step is recorded once per row count as a CUDA graph and
 replayed; recordings are dropped when a buffer moves. In a recording the plan's branches run beside each other.
 
-A launch behind another on its stream asks to be started early (programmatic dependent launch) where its kernel waits for the former grid by itself; all kernels of ours do, ahead of their first access
-to memory that a kernel writes, so that the end of one is the end of all before it.
+A launch behind another on its stream asks to be started early (programmatic dependent launch) where its kernel
+waits for the former grid by itself; all kernels of ours do, ahead of their first access to memory that a kernel
+writes, so that the end of one is the end of all before it.
 """
 
 from __future__ import annotations
