@@ -27,6 +27,12 @@ def normal(
     return (np.float32(scale) * rng.standard_normal(shape, np.float32)).astype(MEMORY[dtype])
 
 
+def gemv(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    """As many tokens as it is for, at most."""
+    most = params["tokens"]
+    return gemm({**params, "block_m": most}, rng, {**sizes, "T": min(sizes.get("T", most), most)})
+
+
 def gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
     # by default one block of tokens and a part of the next
     block = params["block_n"] if params.get("swap") else params["block_m"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from k3compiler.ir.dialect import element, optional, shape
@@ -95,7 +96,20 @@ def linear(plan: PlanBuilder, op: Any) -> None:
         "out_dtype": y.dtype,
     }
     arguments = {"x": x, "w": w, "y": y} | ({"r": residuals[0]} if residuals else {})
-    plan.launch(origin_of(op), "gemm", dims, arguments)
+    _product(plan, op, dims, arguments)
+
+
+def _product(
+    plan: PlanBuilder, op: Any, dims: Mapping[str, Any], arguments: Mapping[str, Ref]
+) -> None:
+    """On the matrix unit; where a schedule of ``gemv`` says so, without it for up to ``tokens`` tokens."""
+    few = plan.schedule("gemv", dims, plan.phase)[0].get("tokens", 0)
+    if not few:
+        plan.launch(origin_of(op), "gemm", dims, arguments)
+        return
+    is_more = f"min(1, max(0, {arguments['x'].rows}-{few}))"
+    plan.launch(origin_of(op), "gemm", dims, arguments, times=is_more)
+    plan.launch(origin_of(op), "gemv", dims, arguments, times=f"1-{is_more}")
 
 
 def gated_linear(plan: PlanBuilder, op: Any) -> None:
@@ -113,7 +127,7 @@ def gated_linear(plan: PlanBuilder, op: Any) -> None:
         "dtype": x.dtype,
         "out_dtype": y.dtype,
     }
-    plan.launch(origin_of(op), "gemm", dims, {"x": x, "w": w, "y": y})
+    _product(plan, op, dims, {"x": x, "w": w, "y": y})
 
 
 def rms_norm(plan: PlanBuilder, op: Any) -> None:

@@ -3,7 +3,24 @@ _SKINNY = dict(block_m=64, block_n=16, block_k=32, swap=True)
 _HEADS = dict(heads=3, block_m=16, block_n=16, block_k=16)
 _ABSORB = dict(N=40, K=24, x_cols=36, w_rows=48, w_cols=40, transposed=True)
 _VALUE = dict(N=24, K=40, x_cols=40, w_rows=48, w_cols=40, w_offset=24)
+_FEW = dict(block_n=4, block_k=32)
 PROGRAMS = [
+    ("gemv", dict(N=70, K=72, in_cols=90, in_offset=9, dtype="f32", tokens=1, **_FEW), {"T": 1}),
+    (
+        "gemv",
+        dict(N=33, K=40, in_cols=40, dtype="bf16", epilogue="add", tokens=4, **_FEW),
+        {"T": 3},
+    ),
+    (
+        "gemv",
+        dict(N=33, K=96, in_cols=96, dtype="bf16", out_dtype="f32", tokens=2, **_FEW),
+        {"T": 2},
+    ),
+    (
+        "gemv",
+        dict(N=30, K=40, in_cols=40, dtype="f32", epilogue="situ", beta=4.0, tokens=2, **_FEW),
+        {"T": 2},
+    ),
     ("gemm", dict(N=70, K=40, in_cols=40, dtype="f32", group=2, **_BLOCKS), {"T": 50}),
     ("gemm", dict(N=64, K=48, in_cols=60, in_offset=8, dtype="bf16", **_BLOCKS), {"T": 17}),
     (
