@@ -152,7 +152,8 @@ def moe_gate_up(
 ) -> None:
     """``h = act(x w1ᵀ, x w3ᵀ)`` of every sorted row; programs (columns of h, block).
 
-    Where ``dtype`` is e4m3, h is MXFP8 made from the f32 result, with h_scale ``[ROWS, inner/32]`` i8. Row i belongs to pair ``pairs[i]`` and reads token ``pairs[i] // K``. Blocks whose block_expert is -1 write nothing.
+    Where ``dtype`` is e4m3, h is MXFP8 made from the f32 result, with h_scale ``[ROWS, inner/32]`` i8.
+    Row i belongs to pair ``pairs[i]`` and reads token ``pairs[i] // K``. Blocks whose block_expert is -1 write nothing.
 
     Shapes: x ``[T, in_cols]`` (``width`` columns from ``in_offset``; a8w4: e4m3 ``[T, width]`` and x_scale
     ``[T, width/32]`` i8); w1, w3 ``[experts, inner, width]`` (packed: i8 ``[.., width/2]`` with s1, s3 i8

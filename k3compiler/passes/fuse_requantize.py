@@ -41,7 +41,9 @@ def _requantize(op: Any, rewriter: Any) -> bool:
 class FuseRequantize(Pass):
     """The conversion of h to MXFP8 in the epilogue of the product that makes h.
 
-    From: 2. To: 2. ``moe.gate_up{a8w4} → mx.quantize`` becomes ``moe.gate_up_mx``: one launch and two passes over h less.
+    From: 2. To: 2.
+
+    ``moe.gate_up{a8w4} → mx.quantize`` becomes ``moe.gate_up_mx``: one launch and two passes over h less.
     """
 
     name: ClassVar[str] = "fuse-requantize"

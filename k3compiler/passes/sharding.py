@@ -9,12 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from k3compiler.config import ModelConfig
 from k3compiler.package.manifest import ShardRecord
-from k3compiler.targets.base import TargetSpec
 
 ITEM_BYTES = 2  # of weights and activations in bfloat16
+
+
+class Link(Protocol):
+    """A collective of a few KB: its latency, and the bytes a second that each rank receives."""
+
+    @property
+    def latency_s(self) -> float: ...
+    @property
+    def bytes_per_s(self) -> float: ...
+
+
+class Chip(Protocol):
+    """What of a target (targets/base.py) decides: its memory's rate and its links."""
+
+    @property
+    def bytes_per_s(self) -> float | None: ...
+    def link(self, ranks: int) -> Link | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +50,7 @@ class _Matrix:
     beside: int = 0
 
 
-def choose_shards(config: ModelConfig, spec: TargetSpec, tp: int) -> tuple[ShardRecord, ...]:
+def choose_shards(config: ModelConfig, spec: Chip, tp: int) -> tuple[ShardRecord, ...]:
     """What is decided about every matrix that the model has, in the order in which they take their share of what
     goes on beside; empty where there is nothing to decide.
     """
