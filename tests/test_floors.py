@@ -17,7 +17,7 @@ ROOT = PACKAGE.parent
 ROOMS = {
     "check", "cli", "dialects", "graph", "ir", "kernels", "package", "passes", "reference", "runtime", "targets",
 }  # fmt: skip
-GROUND = {"config", "errors", "knobs", "dtypes"}
+GROUND = {"config", "draft_config", "errors", "knobs", "dtypes"}
 BESIDE_THE_FLOORS = {"runtime", "check"}  # they have contracts of their own
 
 

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from k3compiler.errors import K3Error
-from k3compiler.package.manifest import TargetRecord
+from k3compiler.package.manifest import SCHEMA_VERSION, TargetRecord
 from k3compiler.runtime.engine import Engine
 from k3compiler.runtime.sampling import SamplingParams
 from tests.e2e.conftest import Engines, K3c
@@ -140,7 +140,7 @@ def test_a_package_of_another_schema_version(
     model: Model, tmp_path: Path, k3c: K3c, capsys: Err
 ) -> None:
     package = copy_package(model.package, tmp_path / "pkg")
-    edit_manifest(package, schema=2)
+    edit_manifest(package, schema=SCHEMA_VERSION + 1)
     for command in _commands(model, package, tmp_path):
         assert k3c(*command) == 1
         text = capsys.readouterr().err

@@ -203,7 +203,7 @@ def test_exit_codes(model: Model, tmp_path: Path) -> None:
     assert run_k3c("inspect", model.package, "--tokens", "many").returncode == 2
     broken = (
         "import sys, k3compiler.driver as d, k3compiler.cli.main as m\n"
-        "d._write_kernels = lambda *_: 1 // 0\nm.main(sys.argv[1:])"
+        "d.write_kernels = lambda *_: 1 // 0\nm.main(sys.argv[1:])"
     )
     command = ["compile", str(model.checkpoint), "--target", "cpu", "--out", str(tmp_path / "p")]
     done = subprocess.run(

@@ -95,6 +95,8 @@ class Plan:
     def _must_store(self, op: Op, value: Value, roots: set[Op]) -> bool:
         if value in self.required:
             return not self._is_buffer_alias(op)
+        if op.name == "tile.reshape" and not keeps_layout(value):
+            return False  # another view of its operand's buffer
         if op.name == "tile.load":
             assert op.access is not None
             if op.access.buffer.is_written or is_strided(op.access, value.shape):
