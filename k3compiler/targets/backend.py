@@ -73,6 +73,10 @@ class TargetBackend(Protocol):
         """Packages whose code decides the binaries' bytes (a part of the cache's key)."""
         ...
 
+    def modules(self) -> tuple[str, ...]:
+        """What a worker imports once, before the kernels that are each built in a fork of it."""
+        ...
+
     def compile(self, request: BuildRequest) -> BuiltKernel:
         """Builds one kernel.
 

@@ -1,6 +1,7 @@
 """A compile worker: reads requests from standard input, writes answers to what was standard output.
 
-Its own process, because a toolchain may abort, and a wrong answer of one kernel must not touch another.
+Its own process, because a toolchain may abort; a fork of it for every kernel, because LLVM's bytes may depend on what
+the same process compiled before.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import faulthandler
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import traceback
+from importlib import import_module
 from typing import IO, Any
 
 from k3compiler.errors import K3Error
@@ -81,13 +84,36 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # the toolchain prints; that must not look like an answer
     backend = backend_for(find_target(sys.argv[2]), sys.argv[3])
+    for module in backend.modules():
+        import_module(module)
     while True:
         try:
             request = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        pickle.dump(_answer(backend, request), answers)
+        answers.write(_in_a_fork(backend, request))
         answers.flush()
+
+
+def _in_a_fork(backend: Any, request: BuildRequest) -> bytes:
+    """The pickled answer of a child that has compiled nothing else; dies as the child dies."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        with os.fdopen(writing, "wb") as answer:
+            pickle.dump(_answer(backend, request), answer)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        data = answer.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    if code:
+        os._exit(code)
+    return data
 
 
 def _answer(backend: Any, request: BuildRequest) -> tuple[str, Any]:

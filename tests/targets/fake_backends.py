@@ -22,6 +22,9 @@ class Fake:
     def sources(self) -> tuple[str, ...]:
         return ("k3compiler.targets.base",)
 
+    def modules(self) -> tuple[str, ...]:
+        return ()
+
     def compile(self, request: BuildRequest) -> BuiltKernel:
         print("chatter that must not look like an answer", flush=True)
         if request.tile_text == "abort":

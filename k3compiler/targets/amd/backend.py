@@ -14,7 +14,13 @@ from k3compiler.targets.amd.resources import resources_of
 from k3compiler.targets.backend import BuildRequest, BuiltKernel, refuse_shared
 from k3compiler.targets.base import TargetSpec
 from k3compiler.targets.triton_ir.emitter import Form, emit_triton, program_label
-from k3compiler.targets.triton_ir.toolchain import Assembled, GpuChip, run_stages, triton_version
+from k3compiler.targets.triton_ir.toolchain import (
+    COMPILER_MODULE,
+    Assembled,
+    GpuChip,
+    run_stages,
+    triton_version,
+)
 
 OPTIONS = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim")
 TF32_ISAS = ("gfx942",)  # xf32 went away with gfx950
@@ -32,6 +38,9 @@ class AmdBackend:
 
     def sources(self) -> tuple[str, ...]:
         return ("k3compiler.targets.triton_ir", "k3compiler.targets.amd")
+
+    def modules(self) -> tuple[str, ...]:
+        return (COMPILER_MODULE, "triton.backends.amd.compiler")
 
     def compile(self, request: BuildRequest) -> BuiltKernel:
         if request.schedule.get("form") == "flydsl":

@@ -23,6 +23,9 @@ class CpuBackend:
     def sources(self) -> tuple[str, ...]:
         return ("k3compiler.targets.cpu",)
 
+    def modules(self) -> tuple[str, ...]:
+        return ()
+
     def compile(self, request: BuildRequest) -> BuiltKernel:
         objects = {level: compile_object(request.tile_text, level) for level in LEVELS}
         return BuiltKernel(request.symbol, objects)

@@ -17,7 +17,13 @@ from k3compiler.targets.backend import BuildRequest, BuiltKernel, refuse_shared
 from k3compiler.targets.base import TargetSpec
 from k3compiler.targets.nvidia.mx4_plane import emit_mx4_plane
 from k3compiler.targets.triton_ir.emitter import Form, emit_triton, program_label
-from k3compiler.targets.triton_ir.toolchain import Assembled, GpuChip, run_stages, triton_version
+from k3compiler.targets.triton_ir.toolchain import (
+    COMPILER_MODULE,
+    Assembled,
+    GpuChip,
+    run_stages,
+    triton_version,
+)
 
 PTX_VERSION = 90  # what a CUDA 13.0 driver can still translate itself
 TENSOR_MEMORY_COLUMNS = 512
@@ -45,6 +51,9 @@ class NvidiaBackend:
     def sources(self) -> tuple[str, ...]:
         programs = "k3compiler.kernels.moe_planes"  # made here, not in the request
         return ("k3compiler.targets.triton_ir", "k3compiler.targets.nvidia", programs)
+
+    def modules(self) -> tuple[str, ...]:
+        return (COMPILER_MODULE, "triton.backends.nvidia.compiler")
 
     def compile(self, request: BuildRequest) -> BuiltKernel:
         module = parse_module(request.tile_text)

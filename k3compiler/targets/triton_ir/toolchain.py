@@ -11,6 +11,7 @@ from typing import Any
 
 from k3compiler.errors import K3Error
 
+COMPILER_MODULE = "triton.compiler.compiler"
 SUPPORTED_MINORS = ("3.9",)  # Triton's IR text and compiler options change between minor versions
 
 
