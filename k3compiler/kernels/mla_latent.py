@@ -37,6 +37,9 @@ def mla_latent_write(
     page_tokens: int,
     in_cols: int,
     in_offset: int,
+    q_lora: int = 0,
+    q_cols: int = 0,
+    q_offset: int = 0,
     eps: float,
     dtype: str,
 ) -> None:
@@ -44,7 +47,8 @@ def mla_latent_write(
 
     Shapes: x ``[T, in_cols]``, from column ``in_offset`` latent and rope channels; w ``[kv_lora]``; token_seq and
     token_pos ``[T]``; page_table ``[S, P]``; mla_cache ``[PAGES, PAGE_ROWS, kv_lora + rope]``. One token a program.
-    Source: spec 4.1, 4.4.
+    With ``q_lora``, programs of a second axis make q ``[T, q_lora]``: q_a ``[T, q_cols]`` from column ``q_offset``,
+    normed with q_w ``[q_lora]``. Source: spec 4.1, 4.4.
     """
     x = p.buffer("x", dtype, ("T", in_cols))
     w = p.buffer("w", dtype, (kv_lora,))
@@ -53,18 +57,37 @@ def mla_latent_write(
     page_table = p.buffer("page_table", "i32", ("S", "P"))
     cache = p.buffer("mla_cache", dtype, ("PAGES", "PAGE_ROWS", kv_lora + rope), "rw")
     t = p.program_id(0)
-    pos = token_pos.load((t,))
-    page, row = page_table.load((token_seq.load((t,)), pos // page_tokens)), pos % page_tokens
 
-    ends = (in_offset + kv_lora, in_offset + kv_lora + rope)
-    raw = x.load((t, in_offset), (1, padded(kv_lora)), limits=(t + 1, ends[0])).to("f32")
-    scale = rsqrt((raw * raw).sum(1) / float(kv_lora) + eps)
-    weight = w.load((0,), (padded(kv_lora),)).to("f32").expand(0)
-    latent = raw * scale.expand(1) * weight
-    channels = x.load((t, ends[0]), (1, padded(rope)), limits=(t + 1, ends[1]))
-    cache.store((page, row, 0), latent.to(dtype), limits=(row + 1, kv_lora))
-    cache.store((page, row, kv_lora), channels)
-    p.grid("T")
+    def write() -> None:
+        pos = token_pos.load((t,))
+        page, row = page_table.load((token_seq.load((t,)), pos // page_tokens)), pos % page_tokens
+        latent = _normed(x, w, t, (in_offset, kv_lora), eps)
+        first, end = in_offset + kv_lora, in_offset + kv_lora + rope
+        channels = x.load((t, first), (1, padded(rope)), limits=(t + 1, end))
+        cache.store((page, row, 0), latent, limits=(row + 1, kv_lora))
+        cache.store((page, row, kv_lora), channels)
+
+    if not q_lora:
+        write()
+        p.grid("T")
+        return
+    q_a = p.buffer("q_a", dtype, ("T", q_cols))
+    q_w = p.buffer("q_w", dtype, (q_lora,))
+    q = p.buffer("q", dtype, ("T", q_lora), "w")
+    with p.when(p.program_id(1).eq(0)):
+        q.store((t, 0), _normed(q_a, q_w, t, (q_offset, q_lora), eps))
+    with p.when(p.program_id(1).eq(1)):
+        write()
+    p.grid("T", 2)
+
+
+def _normed(x: Buffer, w: Buffer, row: Tile, columns: tuple[int, int], eps: float) -> Tile:
+    """RMSNorm of a row's columns (first, how many), in x's format, padded."""
+    first, count = columns
+    raw = x.load((row, first), (1, padded(count)), limits=(row + 1, first + count)).to("f32")
+    scale = rsqrt((raw * raw).sum(1) / float(count) + eps)
+    weight = w.load((0,), (padded(count),)).to("f32").expand(0)
+    return (raw * scale.expand(1) * weight).to(x.dtype)
 
 
 def mla_gather(p: Program, *, kv_lora: int, rope: int, page_tokens: int, dtype: str) -> None:

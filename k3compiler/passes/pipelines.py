@@ -16,6 +16,7 @@ from k3compiler.passes.fuse_kda_inputs import FuseKdaInputs
 from k3compiler.passes.fuse_latent_write import FuseLatentWrite
 from k3compiler.passes.fuse_moe import FuseMoe
 from k3compiler.passes.fuse_projections import FuseProjections
+from k3compiler.passes.fuse_query_norm import FuseQueryNorm
 from k3compiler.passes.fuse_requantize import FuseRequantize
 from k3compiler.passes.fuse_residual import FuseResidual
 from k3compiler.passes.fuse_router import FuseRouter
@@ -28,8 +29,8 @@ Phase = Literal["prefill", "decode"]
 Pipeline = tuple[Pass, ...]
 
 # Partition comes first: every later pass sees a rank's shapes. fuse-attn-res takes the adds of the running
-# sum before fuse-residual takes the rest. fuse-projections is last: until then every projection can be told
-# by its own weight.
+# sum before fuse-residual takes the rest. fuse-projections is late: until then every projection can be told
+# by its own weight; what comes after it reads its columns.
 PREFILL: Pipeline = (
     Partition(),
     FuseRouter(),
@@ -44,6 +45,7 @@ PREFILL: Pipeline = (
     QuantizeMoe(),
     FuseRequantize(),
     FuseProjections(),
+    FuseQueryNorm(),
     VerifyLevel(),
 )
 
@@ -62,6 +64,7 @@ DECODE: Pipeline = (
     QuantizeMoe(),
     FuseRequantize(),
     FuseProjections(),
+    FuseQueryNorm(),
     FuseActivation(),
     VerifyLevel(),
 )

@@ -28,6 +28,7 @@ PASSES: dict[str, str] = {
     "fuse-sort": "k3compiler.passes.fuse_sort:FuseSort",
     "fuse-requantize": "k3compiler.passes.fuse_requantize:FuseRequantize",
     "fuse-projections": "k3compiler.passes.fuse_projections:FuseProjections",
+    "fuse-query-norm": "k3compiler.passes.fuse_query_norm:FuseQueryNorm",
     "fuse-activation": "k3compiler.passes.fuse_activation:FuseActivation",
     "verify-level": "k3compiler.passes.levels:VerifyLevel",
 }

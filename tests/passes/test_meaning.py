@@ -102,7 +102,7 @@ FLIPS = [
     ("prefill", "spec", "kda.output", "eps", 100.0),
     ("prefill", "spec", "attn_res.mix_norm", "eps", 100.0),
     ("prefill", "spec", "attn_res.mix_norm", "out_eps", 100.0),
-    ("prefill", "spec", "mla.latent_write", "eps", 1e4),
+    ("prefill", "spec", "mla.norm_write", "eps", 1e4),
     ("prefill", "spec", "mla.prefill", "scale", 1.01),
     ("prefill", "spec", "moe.route_topk", "scale", 1.01),
     ("prefill", "spec", "moe.gate_up", "beta", 1.01),

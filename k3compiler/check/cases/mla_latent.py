@@ -7,6 +7,7 @@ import numpy as np
 from k3compiler.check.case import MEMORY, TOLERANCE, Case, Params, poisoned
 from k3compiler.check.cases.gemm import normal
 from k3compiler.check.cases.mla_batch import filled_cache, prefill_batch
+from k3compiler.check.cases.norm import rms_norm
 from k3compiler.reference.mla import mla_cache_rows
 
 
@@ -28,8 +29,14 @@ def mla_latent_write(params: Params, rng: np.random.Generator, sizes: dict[str, 
     written[page, position % page_tokens] = True
     named = {name: inputs[name] for name in ("token_seq", "token_pos", "page_table")}
     arguments = {"x": x, "w": w, "mla_cache": cache, **named}
-    where = {"mla_cache": written}
-    return Case(arguments, {"mla_cache": want}, TOLERANCE[dtype], where, frozenset(where))
+    where, expected = {"mla_cache": written}, {"mla_cache": want}
+    if params.get("q_lora"):
+        normed = {"in_cols": params["q_cols"], "in_offset": params["q_offset"]}
+        query = rms_norm({**params, "cols": params["q_lora"], **normed}, rng, {"T": tokens})
+        names = {"x": "q_a", "w": "q_w", "y": "q"}
+        arguments |= {names[name]: value for name, value in query.arguments.items()}
+        expected["q"] = query.expected["y"]
+    return Case(arguments, expected, TOLERANCE[dtype], where, frozenset(where))
 
 
 def mla_gather(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:

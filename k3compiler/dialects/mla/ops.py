@@ -52,13 +52,18 @@ class LatentWrite(MlaOp, name="latent_write"):
     new_cache: Result[Tensor]
 
     def faults(self) -> Iterator[Fault]:
-        yield ranked("cache", self.cache, 3)
-        yield shaped("kv_a", self.kv_a, None, shape(self.cache)[-1])
-        latent = shape(self.norm_weight)[0] or 0
-        if latent > (shape(self.cache)[-1] or 0):
-            yield f"norm_weight: expected at most {shape(self.cache)[-1]} elements, found {latent}"
-        yield same("new_cache", self.cache, self.new_cache)
-        yield positive("eps", self.eps.value)
+        yield from write_faults(self)
+
+
+def write_faults(op: Any) -> Iterator[Fault]:
+    """Of a write of normed latents to the pages."""
+    yield ranked("cache", op.cache, 3)
+    yield shaped("kv_a", op.kv_a, None, shape(op.cache)[-1])
+    latent = shape(op.norm_weight)[0] or 0
+    if latent > (shape(op.cache)[-1] or 0):
+        yield f"norm_weight: expected at most {shape(op.cache)[-1]} elements, found {latent}"
+    yield same("new_cache", op.cache, op.new_cache)
+    yield positive("eps", op.eps.value)
 
 
 class Gather(MlaOp, name="gather"):
@@ -110,10 +115,11 @@ class Prefill(MlaOp, name="prefill"):
         yield shaped("o", self.o, None, heads * v)
         yield typed("o", self.o, *FLOATS)
         yield positive("scale", self.scale.value)
-        yield from _gate_faults(self)
+        yield from gate_faults(self)
 
 
-def _gate_faults(op: Any) -> Iterator[Fault]:
+def gate_faults(op: Any) -> Iterator[Fault]:
+    """Of an output gate that may be absent."""
     if op.gate is not None:
         yield shaped("gate", op.gate, *shape(op.o))
 
@@ -224,4 +230,4 @@ class ValueUp(MlaOp, name="value_up"):
         yield shaped("o_latent", self.o_latent, None, heads * (shape(self.kv_b)[-1] or 0))
         yield want("rows of kv_b over heads", 0, (shape(self.kv_b)[0] or 0) % max(heads, 1))
         yield shaped("o", self.o, None, heads * v)
-        yield from _gate_faults(self)
+        yield from gate_faults(self)

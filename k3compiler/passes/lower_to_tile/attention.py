@@ -43,6 +43,20 @@ def mix_norm(plan: PlanBuilder, op: Any) -> None:
 
 
 def latent_write(plan: PlanBuilder, op: Any) -> None:
+    _latent_write(plan, op, {}, {})
+
+
+def norm_write(plan: PlanBuilder, op: Any) -> None:
+    """The latent write, with a second program a token for the query."""
+    q_a = plan.ref(op.q_a)
+    q = result(plan, op.q, "normed", q_a.rows)
+    dims = {"q_lora": q.width, "q_cols": q_a.width, "q_offset": q_a.offset}
+    _latent_write(plan, op, dims, {"q_a": q_a, "q_w": plan.ref(op.q_weight), "q": q})
+
+
+def _latent_write(
+    plan: PlanBuilder, op: Any, more_dims: dict[str, int], more: dict[str, Ref]
+) -> None:
     x, cache = plan.ref(op.kv_a), plan.bind(op.new_cache, plan.ref(op.cache))
     latent = columns_of(op.norm_weight)
     dims = {
@@ -53,8 +67,9 @@ def latent_write(plan: PlanBuilder, op: Any) -> None:
         "in_offset": x.offset,
         "eps": op.eps.value,
         "dtype": x.dtype,
+        **more_dims,
     }
-    arguments = {"x": x, "w": plan.ref(op.norm_weight), "mla_cache": cache}
+    arguments = {"x": x, "w": plan.ref(op.norm_weight), "mla_cache": cache, **more}
     plan.launch(origin_of(op), "mla_latent_write", dims, arguments)
 
 

@@ -34,6 +34,7 @@ LOWERINGS: dict[str, str] = {
     "k3.sample": f"{_HERE}.basics:sample",
     "attn_res.mix_norm": f"{_HERE}.attention:mix_norm",
     "mla.latent_write": f"{_HERE}.attention:latent_write",
+    "mla.norm_write": f"{_HERE}.attention:norm_write",
     "mla.gather": f"{_HERE}.attention:gather",
     "mla.prefill": f"{_HERE}.attention:prefill",
     "mla.absorb_q": f"{_HERE}.attention:absorb_q",

@@ -13,6 +13,7 @@ UPDATES: dict[str, tuple[str, ...]] = {
     "kda.output": ("state",),
     "kda.decode": ("conv_state", "state"),
     "mla.latent_write": ("cache",),
+    "mla.norm_write": ("cache",),
 }
 """Ops that overwrite an operand: names of the operands."""
 

@@ -12,6 +12,7 @@ from k3compiler.passes.meaning.graph_ops import flat, heads, write_rows
 from k3compiler.passes.meaning.step import Step
 from k3compiler.reference import mla
 from k3compiler.reference.activations import sigmoid
+from k3compiler.reference.norms import rms_norm
 
 Array = NDArray[Any]
 
@@ -22,6 +23,12 @@ def _gated(o: Array, gate: Array | None) -> Array:
 
 def latent_write(op: Any, step: Step, kv_a: Array, w: Array, cache: Array, batch: None) -> Array:
     return write_rows(step, cache, mla.mla_cache_rows(kv_a, w, op.eps.value))
+
+
+def norm_write(
+    op: Any, step: Step, q_a: Array, q_w: Array, kv_a: Array, w: Array, cache: Array, batch: None
+) -> tuple[Array, Array]:
+    return rms_norm(q_a, q_w, op.eps.value), latent_write(op, step, kv_a, w, cache, batch)
 
 
 def gather(op: Any, step: Step, cache: Array, batch: None) -> Array:
@@ -89,6 +96,7 @@ def value_up(op: Any, step: Step, o_latent: Array, kv_b: Array, gate: Array | No
 
 MEANINGS: dict[Any, Any] = {
     dialect.LatentWrite: latent_write,
+    dialect.NormWrite: norm_write,
     dialect.Gather: gather,
     dialect.Prefill: prefill,
     dialect.AbsorbQ: absorb_q,

@@ -7,6 +7,13 @@ func.func @latent_write(%a: tensor<?x36xf32>, %b: tensor<32xf32>, %c: tensor<?x6
 }
 
 // -----
+// CHECK: mla.norm_write: q_weight: expected 24, found 20; norm_weight: expected at most 40 elements, found 48
+func.func @norm_write(%a: tensor<?x24xf32>, %b: tensor<20xf32>, %c: tensor<?x40xf32>, %d: tensor<48xf32>, %e: tensor<?x64x40xf32>, %f: !k3.batch) -> (tensor<?x24xf32>, tensor<?x64x40xf32>) {
+  %r:2 = "mla.norm_write"(%a, %b, %c, %d, %e, %f) {eps = 9.9999999999999995E-7 : f64} : (tensor<?x24xf32>, tensor<20xf32>, tensor<?x40xf32>, tensor<48xf32>, tensor<?x64x40xf32>, !k3.batch) -> (tensor<?x24xf32>, tensor<?x64x40xf32>)
+  return %r#0, %r#1 : tensor<?x24xf32>, tensor<?x64x40xf32>
+}
+
+// -----
 // CHECK: mla.gather: latent: expected ?x40, found ?x32
 func.func @gather(%a: tensor<?x64x40xf32>, %b: !k3.batch) -> tensor<?x32xf32> {
   %r = "mla.gather"(%a, %b) : (tensor<?x64x40xf32>, !k3.batch) -> tensor<?x32xf32>

@@ -7,6 +7,13 @@ func.func @latent_write(%a: tensor<?x40xf32>, %b: tensor<32xf32>, %c: tensor<?x6
   return %r : tensor<?x64x40xf32>
 }
 
+// CHECK-LABEL: @norm_write(
+// CHECK: "mla.norm_write"({{.*}} -> (tensor<?x24xf32>, tensor<?x64x40xf32>)
+func.func @norm_write(%a: tensor<?x24xf32>, %b: tensor<24xf32>, %c: tensor<?x40xf32>, %d: tensor<32xf32>, %e: tensor<?x64x40xf32>, %f: !k3.batch) -> (tensor<?x24xf32>, tensor<?x64x40xf32>) {
+  %r:2 = "mla.norm_write"(%a, %b, %c, %d, %e, %f) {eps = 9.9999999999999995E-7 : f64} : (tensor<?x24xf32>, tensor<24xf32>, tensor<?x40xf32>, tensor<32xf32>, tensor<?x64x40xf32>, !k3.batch) -> (tensor<?x24xf32>, tensor<?x64x40xf32>)
+  return %r#0, %r#1 : tensor<?x24xf32>, tensor<?x64x40xf32>
+}
+
 // CHECK-LABEL: @gather(
 // CHECK: "mla.gather"({{.*}} -> tensor<?x40xf32>
 func.func @gather(%a: tensor<?x64x40xf32>, %b: !k3.batch) -> tensor<?x40xf32> {

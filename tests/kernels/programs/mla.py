@@ -13,6 +13,22 @@ PROGRAMS = [
         dict(kv_lora=32, rope=4, page_tokens=8, in_cols=36, in_offset=0, eps=1e-6, dtype="bf16"),
         {"T": 9, "S": 2},
     ),
+    (
+        "mla_latent_write",
+        dict(
+            kv_lora=24,
+            rope=8,
+            page_tokens=16,
+            in_cols=70,
+            in_offset=30,
+            eps=1e-6,
+            dtype="bf16",
+            q_lora=20,
+            q_cols=70,
+            q_offset=5,
+        ),
+        {"T": 20, "S": 3},
+    ),
     ("mla_gather", dict(kv_lora=24, rope=8, page_tokens=16, dtype="f32"), {"T": 20, "S": 3}),
     ("mla_gather", dict(kv_lora=32, rope=4, page_tokens=8, dtype="bf16"), {"T": 5, "S": 2}),
     (
