@@ -5,7 +5,8 @@ Plain restatements; the kernels' cases and the meanings of the ops read them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -36,10 +37,46 @@ def prefill_arrays(
     ends = [c.end_tokens for c in chunks]
     return {
         **step.arrays,
+        **chunk_lists(step.arrays),
         "token_seq": seq.astype(np.int32),
         "token_pos": np.concatenate(spans).astype(np.int32),
         "page_table": _page_table([c.pages for c in chunks], ends, page_columns, page_tokens),
     }
+
+
+def chunk_lists(given: Mapping[str, Array]) -> dict[str, Array]:
+    """The kda chunks and segments of a step, one after the other, from the host's part of its inputs."""
+    starts: list[int] = []
+    ends: list[int] = []
+    owner: list[int] = []
+    seg_chunk, seg_seq = list[int](), list[int]()
+    for s, (row, stop) in enumerate(pairwise(given["seq_start"].tolist())):
+        context = int(given["seq_ctx"][s])
+        past = context + stop - row
+        stops = _cuts(context, past, int(given["segment_grid"][s]))[:-1]
+        for begin, end in pairwise(_cuts(context, past, int(given["chunk_grid"][s]))):
+            if begin in stops:
+                seg_chunk.append(len(owner))
+                seg_seq.append(s)
+            starts.append(row + begin - context)
+            ends.append(row + end - context)
+            owner.append(s)
+    kept = np.full(len(owner), -1, np.int32)
+    kept[given["kept_chunk"][:-1]] = given["kept_slot"][:-1]
+    lists = {
+        "chunk_start": starts,
+        "chunk_end": ends,
+        "chunk_seq": owner,
+        "seg_chunk": [*seg_chunk, len(owner)],
+        "seg_seq": seg_seq,
+    }
+    arrays = {name: np.array(values, np.int32) for name, values in lists.items()}
+    return arrays | {"chunk_ckpt": kept}
+
+
+def _cuts(first: int, last: int, grid: int) -> list[int]:
+    """``first``, the multiples of ``grid`` strictly between, ``last``."""
+    return [first, *range((first // grid + 1) * grid, last, grid), last]
 
 
 def decode_arrays(

@@ -1,13 +1,15 @@
 """The step's metadata in one launch: what all other kernels of a plan read about who is who.
 
 Decode: the device keeps every row's inputs and advances them; the host sends news only (``package/step_record.py``).
-Prefill: what is as long as the tokens or the contexts is expanded here from one entry a sequence.
+Prefill: what is as long as the tokens, kda chunks or contexts is expanded here from one entry a sequence.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from k3compiler.dialects.tile.builder import Access, Buffer, Program
-from k3compiler.dialects.tile.values import Tile, where
+from k3compiler.dialects.tile.values import Tile, maximum, minimum, where
 from k3compiler.package.step_record import FIRST_ROW_WORD, NUM_FIELDS, RowField
 
 
@@ -103,35 +105,110 @@ class _Rows:
         self["top_p"].store((row,), self._p.constant(1.0, "f32"))
 
 
+_GIVEN = {
+    "seq_start": ("S+1",),
+    "seq_ctx": ("S",),
+    "page_start": ("S+1",),
+    "pages": ("PG",),
+    "seq_chunk": ("S+1",),
+    "chunk_grid": ("S",),
+    "kept_chunk": ("CK",),
+    "kept_slot": ("CK",),
+    "seq_seg": ("S+1",),
+    "segment_grid": ("S",),
+}
+_EXPANDED = {
+    "token_seq": ("T",),
+    "token_pos": ("T",),
+    "page_table": ("S", "P"),
+    "chunk_start": ("NC",),
+    "chunk_end": ("NC",),
+    "chunk_seq": ("NC",),
+    "chunk_ckpt": ("NC",),
+    "seg_chunk": ("NS+1",),
+    "seg_seq": ("NS",),
+}
+
+
 def prefill_metadata(p: Program, *, block: int) -> None:
-    """token_seq and token_pos from the sequences' first rows and contexts, the page table from the pages in a row.
+    """What is as long as the tokens, the kda chunks or the page table, from one entry a sequence.
 
-    Shapes: seq_start, page_start ``[S+1]``; seq_ctx ``[S]``; pages ``[PG]``; token_seq, token_pos ``[T]``; page_table
-    ``[S, P]``, 0 past a sequence's last page. i32. A program writes ``block`` tokens and ``block`` columns of a table.
+    Shapes: seq_start, page_start, seq_chunk, seq_seg ``[S+1]``; seq_ctx, chunk_grid, segment_grid ``[S]``; pages
+    ``[PG]``; kept_chunk, kept_slot ``[CK]``; token_seq, token_pos ``[T]``; page_table ``[S, P]``, 0 past a sequence's
+    last page; chunk_start, chunk_end, chunk_seq, chunk_ckpt ``[NC]``; seg_chunk ``[NS+1]``; seg_seq ``[NS]``. i32. A
+    program writes ``block`` entries of each.
     """
-    seq_start = p.buffer("seq_start", "i32", ("S+1",))
-    seq_ctx = p.buffer("seq_ctx", "i32", ("S",))
-    page_start = p.buffer("page_start", "i32", ("S+1",))
-    pages = p.buffer("pages", "i32", ("PG",))
-    token_seq = p.buffer("token_seq", "i32", ("T",), "w")
-    token_pos = p.buffer("token_pos", "i32", ("T",), "w")
-    table = p.buffer("page_table", "i32", ("S", "P"), "w")
-    program, lane = p.program_id(0), p.arange(block)
+    buffers = {name: p.buffer(name, "i32", shape) for name, shape in _GIVEN.items()}
+    buffers |= {name: p.buffer(name, "i32", shape, "w") for name, shape in _EXPANDED.items()}
+    at = p.program_id(0) * block
+    _expand_tokens(p, buffers, at, block)
+    _expand_pages(p, buffers, block)
+    _expand_chunks(p, buffers, at, block)
+    _expand_segments(p, buffers, at, block)
+    p.grid(f"max(cdiv(T + 1, {block}), S*cdiv(P, {block}))")  # NS <= NC <= T
 
-    token = lane + program * block
+
+def _entries(b: Mapping[str, Buffer], s: Tile, *names: str) -> tuple[Tile, ...]:
+    """A sequence's entries of some arrays."""
+    return tuple(b[name].load((s,)) for name in names)
+
+
+def _expand_tokens(p: Program, b: Mapping[str, Buffer], at: Tile, block: int) -> None:
+    token = p.arange(block) + at
     none = p.full((block,), 0, "i32")
     with p.loop(0, p.symbol("S"), carry=[none, none]) as (s, (seq, pos)):
-        start = seq_start.load((s,))
+        start, context = _entries(b, s, "seq_start", "seq_ctx")
         is_mine = token >= start
-        at = token - start + seq_ctx.load((s,))
-        p.yield_(where(is_mine, s, seq), where(is_mine, at, pos))
+        p.yield_(where(is_mine, s, seq), where(is_mine, token - start + context, pos))
     seq, pos = p.results()
-    token_seq.store((program * block,), seq)
-    token_pos.store((program * block,), pos)
+    b["token_seq"].store((at,), seq)
+    b["token_pos"].store((at,), pos)
 
-    num_blocks = (p.symbol("P") + (block - 1)) // block
+
+def _expand_pages(p: Program, b: Mapping[str, Buffer], block: int) -> None:
+    program, num_blocks = p.program_id(0), (p.symbol("P") + (block - 1)) // block
     owner, column = program // num_blocks, program % num_blocks * block
     with p.when(owner < p.symbol("S")):
-        first, end = page_start.load((owner,)), page_start.load((owner + 1,))
-        table.store((owner, column), pages.load((first + column,), (block,), limits=(end,)))
-    p.grid(f"max(cdiv(T, {block}), S*cdiv(P, {block}))")
+        first, end = (b["page_start"].load((owner + i,)) for i in range(2))
+        pages = b["pages"].load((first + column,), (block,), limits=(end,))
+        b["page_table"].store((owner, column), pages)
+
+
+def _expand_chunks(p: Program, b: Mapping[str, Buffer], at: Tile, block: int) -> None:
+    """A chunk's rows: between two cuts of the absolute grid, or the sequence's ends."""
+    with p.when(at < p.symbol("NC")):
+        chunk, none = p.arange(block) + at, p.full((block,), 0, "i32")
+        with p.loop(0, p.symbol("S"), carry=[none] * 3) as (s, (begin, end, seq)):
+            names = ("seq_start", "seq_ctx", "chunk_grid", "seq_chunk")
+            row, context, grid, first = _entries(b, s, *names)
+            past = b["seq_start"].load((s + 1,))
+            is_mine = chunk >= first
+            cut = (chunk - first + context // grid) * grid + (row - context)
+            p.yield_(
+                where(is_mine, maximum(cut, row), begin),
+                where(is_mine, minimum(cut + grid, past), end),
+                where(is_mine, s, seq),
+            )
+        for name, values in zip(("start", "end", "seq"), p.results(), strict=True):
+            b[f"chunk_{name}"].store((at,), values)
+        with p.loop(0, p.symbol("CK"), carry=[p.full((block,), -1, "i32")]) as (k, (kept,)):
+            which, slot = _entries(b, k, "kept_chunk", "kept_slot")
+            p.yield_(where(chunk.eq(which), slot, kept))
+        b["chunk_ckpt"].store((at,), p.results()[0])
+
+
+def _expand_segments(p: Program, b: Mapping[str, Buffer], at: Tile, block: int) -> None:
+    """A segment's first chunk, counted along its sequence; one entry more: the number of chunks."""
+    with p.when(at < p.symbol("NS") + 1):
+        segment, none = p.arange(block) + at, p.full((block,), 0, "i32")
+        with p.loop(0, p.symbol("S"), carry=[none, none]) as (s, (chunk, seq)):
+            context, grid, wide = _entries(b, s, "seq_ctx", "chunk_grid", "segment_grid")
+            first, first_chunk = _entries(b, s, "seq_seg", "seq_chunk")
+            is_mine = segment >= first
+            before = (segment - first + context // wide) * (wide // grid) - context // grid
+            found = maximum(before, 0) + first_chunk
+            p.yield_(where(is_mine, found, chunk), where(is_mine, s, seq))
+        chunk, seq = p.results()
+        is_end = segment.eq(p.symbol("NS"))
+        b["seg_chunk"].store((at,), where(is_end, p.symbol("NC"), chunk))
+        b["seg_seq"].store((at,), seq)

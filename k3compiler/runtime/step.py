@@ -1,9 +1,9 @@
 """The step's metadata: which tokens, positions, pages, chunks and segments a plan works on.
 
 The host gives small numpy arrays (i32 unless said) under the names of docs/package.md; what is as
-long as the tokens or the page table is expanded on the device. Decode steps: ``decode_seats.py``. A
-kda chunk is cut on the *absolute* grid of its sequence, so the same chunks come out however the
-prompt is fed:
+long as the tokens, the kda chunks or the page table is expanded on the device. Decode steps:
+``decode_seats.py``. A kda chunk is cut on the *absolute* grid of its sequence, so the same chunks
+come out however the prompt is fed:
 
     context 40, 100 new tokens, grid 64  ->  rows [0, 24) [24, 88) [88, 100)
     (absolute positions                      [40, 64) [64, 128) [128, 140))
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import prod
 from typing import Any, Literal
 
@@ -25,6 +24,8 @@ from k3compiler.package.expr import cdiv, evaluate
 from k3compiler.package.step_inputs import INPUT_SHAPES
 
 Ints = NDArray[np.int32]
+NO_CHUNK = -1  # the last entry of ``kept_chunk``, so that it is never empty
+ONE_SEGMENT = 1 << 30  # a segment grid that no sequence reaches
 
 
 def input_bytes(name: str, symbols: Mapping[str, int]) -> int:
@@ -119,10 +120,11 @@ def build_prefill(
 
 
 def _symbols(arrays: Mapping[str, NDArray[Any]], page_columns: int) -> dict[str, int]:
-    sizes = {"T": "tokens", "S": "seq_ctx", "NC": "chunk_seq", "NS": "seg_seq", "PG": "pages"}
+    sizes = {"T": "tokens", "S": "seq_ctx", "PG": "pages", "CK": "kept_chunk", "R": "logit_rows"}
+    ends = {"NC": "seq_chunk", "NS": "seq_seg", "KV": "kv_start"}
     found = {symbol: len(arrays[name]) for symbol, name in sizes.items()}
-    found["KV"] = int(arrays["kv_start"][-1])
-    return found | {"R": len(arrays["logit_rows"]), "P": page_columns}
+    found |= {symbol: int(arrays[name][-1]) for symbol, name in ends.items()}
+    return found | {"P": page_columns}
 
 
 def _sequence_arrays(
@@ -149,52 +151,37 @@ def _sequence_arrays(
 def _chunk_arrays(
     chunks: Sequence[SeqChunk], chunk_tokens: int, segment_chunks: int | None
 ) -> dict[str, Ints]:
-    """Kda chunks and segments; both tables are lists of absolute cuts, sequence by sequence."""
-    starts: list[int] = []
-    ends: list[int] = []
-    owner: list[int] = []
-    kept: list[int] = []
-    seg_chunk, seg_seq, seq_seg = [0], list[int](), [0]
-    row = 0
-    for index, chunk in enumerate(chunks):
-        first, last = chunk.context_tokens, chunk.end_tokens
-        cuts = sorted({*_cuts(first, last, chunk_tokens), *chunk.checkpoints})
-        stops = set(_segment_ends(chunk, chunk_tokens, segment_chunks))
-        for begin, end in pairwise(cuts):
-            starts.append(row + begin - first)
-            ends.append(row + end - first)
-            owner.append(index)
-            kept.append(chunk.checkpoints.get(end, -1))
-            if end in stops:
-                seg_chunk.append(len(owner))
-                seg_seq.append(index)
-        seq_seg.append(len(seg_seq))
-        row += chunk.num_tokens
-    lists = {
-        "chunk_start": starts,
-        "chunk_end": ends,
-        "chunk_seq": owner,
-        "chunk_ckpt": kept,
-        "seg_chunk": seg_chunk,
-        "seg_seq": seg_seq,
-        "seq_seg": seq_seg,
+    """Where each sequence's kda chunks and segments begin, and which chunks' states are kept."""
+    contexts = np.array([c.context_tokens for c in chunks], np.int64)
+    ends = np.array([c.end_tokens for c in chunks], np.int64)
+    cut = np.array([_chunk_grid(c, chunk_tokens) for c in chunks], np.int64)
+    segment = ONE_SEGMENT if segment_chunks is None else chunk_tokens * segment_chunks
+    first = contexts // cut
+    seq_chunk = _starts((ends - 1) // cut - first + 1)
+    kept = [(s, position) for s, chunk in enumerate(chunks) for position in chunk.checkpoints]
+    who, position = np.array([*kept, (0, 0)], np.int64).T
+    slots = [slot for chunk in chunks for slot in chunk.checkpoints.values()]
+    kept_chunk = seq_chunk[who] + (position - 1) // cut[who] - first[who]
+    kept_chunk[-1] = NO_CHUNK
+    arrays = {
+        "chunk_grid": cut,
+        "segment_grid": np.full(len(chunks), segment),
+        "seq_chunk": seq_chunk,
+        "seq_seg": _starts((ends - 1) // segment - contexts // segment + 1),
+        "kept_chunk": kept_chunk,
+        "kept_slot": np.array([*slots, NO_CHUNK]),
     }
-    return {name: np.array(values, np.int32) for name, values in lists.items()}
+    return {name: values.astype(np.int32) for name, values in arrays.items()}
 
 
-def _segment_ends(chunk: SeqChunk, chunk_tokens: int, segment_chunks: int | None) -> list[int]:
-    """Absolute positions where a segment ends: the plan's grid, the step's end."""
+def _chunk_grid(chunk: SeqChunk, chunk_tokens: int) -> int:
+    """Tokens between cuts: the kda chunk, or one where a verify keeps states off its grid."""
     first, last = chunk.context_tokens, chunk.end_tokens
+    off = [p for p in chunk.checkpoints if p % chunk_tokens and p != last]
     for position in chunk.checkpoints:
-        may_be = position % chunk_tokens == 0 or position == last or chunk.is_verify
+        may_be = position not in off or chunk.is_verify
         assert first < position <= last and may_be, f"checkpoint at {position} in {first}..{last}"
-    grid = [] if segment_chunks is None else _cuts(first, last, chunk_tokens * segment_chunks)[1:]
-    return [*grid, last]
-
-
-def _cuts(first: int, last: int, grid: int) -> list[int]:
-    """``first``, the multiples of ``grid`` strictly between, ``last``."""
-    return [first, *range((first // grid + 1) * grid, last, grid), last]
+    return 1 if off else chunk_tokens
 
 
 def _logit_arrays(chunks: Sequence[SeqChunk]) -> dict[str, NDArray[Any]]:

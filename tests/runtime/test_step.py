@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from k3compiler.check.step_arrays import chunk_lists
 from k3compiler.package.expr import cdiv, evaluate
 from k3compiler.package.step_inputs import INPUT_SHAPES
 from k3compiler.runtime.step import SeqChunk, StepInputs, build_prefill, input_bytes
@@ -30,6 +32,11 @@ def _prefill(chunks: list[SeqChunk], segment_chunks: int | None = None) -> StepI
         chunk_tokens=CHUNK,
         segment_chunks=segment_chunks,
     )
+
+
+def _with_lists(step: StepInputs) -> dict[str, Any]:
+    """The step's arrays and what the device makes of them."""
+    return {**step.arrays, **chunk_lists(step.arrays)}
 
 
 CHUNKS = st.lists(
@@ -74,7 +81,8 @@ def test_chunks_and_segments_tile_every_sequence(
     chunks: list[SeqChunk], segment_chunks: int | None
 ) -> None:
     step = _prefill(chunks, segment_chunks)
-    a, token_pos = step.arrays, step.positions()
+    a, token_pos = _with_lists(step), step.positions()
+    assert step.symbols["NC"] == len(a["chunk_seq"]) and step.symbols["NS"] == len(a["seg_seq"])
     assert a["chunk_start"].tolist() == [0, *a["chunk_end"][:-1].tolist()]
     assert (a["chunk_end"] > a["chunk_start"]).all()
     for begin, end, s in zip(a["chunk_start"], a["chunk_end"], a["chunk_seq"], strict=True):
@@ -97,15 +105,15 @@ def test_chunks_and_segments_tile_every_sequence(
 
 
 def test_grid_is_absolute() -> None:
-    a = _prefill([_chunk(0, 40, 100)]).arrays
+    a = _with_lists(_prefill([_chunk(0, 40, 100)]))
     assert a["chunk_start"].tolist() == [0, 24, 88]
     assert a["chunk_end"].tolist() == [24, 88, 100]
 
 
 def test_segments_are_absolute_too() -> None:
     """The state at a segment's end is the same whether the prompt came in one piece or two."""
-    whole = _prefill([_chunk(0, 0, 300)], 2).arrays
-    rest = _prefill([_chunk(0, 64, 236)], 2).arrays
+    whole = _with_lists(_prefill([_chunk(0, 0, 300)], 2))
+    rest = _with_lists(_prefill([_chunk(0, 64, 236)], 2))
     ends = [whole["chunk_end"][c - 1] for c in whole["seg_chunk"][1:]]
     assert ends == [128, 256, 300]
     assert [64 + rest["chunk_end"][c - 1] for c in rest["seg_chunk"][1:]] == ends
@@ -113,10 +121,10 @@ def test_segments_are_absolute_too() -> None:
 
 def test_checkpoints_cut_neither_chunks_nor_segments() -> None:
     chunk = SeqChunk(range(200), 0, 1, list(range(1, 14)), checkpoints={64: 5, 128: 6, 200: 7})
-    a = _prefill([chunk]).arrays
+    a = _with_lists(_prefill([chunk]))
     assert a["chunk_ckpt"].tolist() == [5, 6, -1, 7]
-    plain = _prefill([SeqChunk(range(200), 0, 1, list(range(1, 14)))]).arrays
-    for name in set(a) - {"chunk_ckpt"}:
+    plain = _with_lists(_prefill([SeqChunk(range(200), 0, 1, list(range(1, 14)))]))
+    for name in set(a) - {"chunk_ckpt", "kept_chunk", "kept_slot"}:
         assert np.array_equal(a[name], plain[name]), name
     with pytest.raises(AssertionError, match="checkpoint at 65"):
         _prefill([SeqChunk(range(200), 0, 1, list(range(1, 14)), checkpoints={65: 5})])
@@ -130,6 +138,6 @@ def test_too_few_pages_is_caught() -> None:
 def test_a_verify_cuts_chunks_at_every_position() -> None:
     kept = {63: 4, 64: 5, 65: 6}
     chunk = SeqChunk(range(4), 62, 1, [1] * 5, "all", kept, is_verify=True)
-    a = _prefill([chunk]).arrays
+    a = _with_lists(_prefill([chunk]))
     assert (a["chunk_start"].tolist(), a["chunk_end"].tolist()) == ([0, 1, 2, 3], [1, 2, 3, 4])
     assert (a["seg_chunk"].tolist(), a["chunk_ckpt"].tolist()) == ([0, 4], [4, 5, 6, -1])

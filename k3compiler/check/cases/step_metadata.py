@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from k3compiler.check.case import Array, Case, Params, poisoned
+from k3compiler.check.step_arrays import chunk_lists
 from k3compiler.package.step_record import FIRST_ROW_WORD, NUM_FIELDS, RowField
 
 _FLOATS = ("temperature", "top_p")
@@ -129,9 +130,27 @@ def prefill_metadata(params: Params, rng: np.random.Generator, sizes: dict[str, 
         "seq_ctx": context,
         "page_start": page_start,
         "pages": pages,
-        "token_seq": poisoned((tokens,), "i32"),
-        "token_pos": poisoned((tokens,), "i32"),
-        "page_table": poisoned((count, columns), "i32"),
+        **_chunks_given(start, context, rng),
     }
     expected = {"token_seq": seq, "token_pos": position.astype(np.int32), "page_table": table}
+    expected |= chunk_lists(arguments)
+    arguments |= {name: poisoned(want.shape, "i32") for name, want in expected.items()}
     return Case(arguments, expected, 0.0)
+
+
+def _chunks_given(start: Array, context: Array, rng: np.random.Generator) -> dict[str, Array]:
+    """Kda chunks of 16 tokens (of one in the last sequence) in segments of 48; every third state is kept."""
+    grid = np.full(len(context), 16, np.int32)
+    grid[-1] = 1
+    ends, segment = context + np.diff(start), np.full(len(context), 48, np.int32)
+    counts = [(ends - 1) // cut - context // cut + 1 for cut in (grid, segment)]
+    seq_chunk, seq_seg = (np.concatenate([[0], np.cumsum(n)]).astype(np.int32) for n in counts)
+    kept = np.arange(0, seq_chunk[-1], 3)
+    return {
+        "chunk_grid": grid,
+        "segment_grid": segment,
+        "seq_chunk": seq_chunk,
+        "seq_seg": seq_seg,
+        "kept_chunk": np.append(kept, -1).astype(np.int32),
+        "kept_slot": np.append(rng.permutation(len(kept)), -1).astype(np.int32),
+    }
