@@ -56,7 +56,7 @@ class Ours:
         def step(ids: list[int], run: Callable[..., Any]) -> None:
             self.engine.cache.grow(cache, cache.context_tokens + len(ids))
             chunk = SeqChunk(ids, cache.context_tokens, cache.slot, cache.pages, "last")
-            chosen.append(int(run([chunk], want_logits=False).next_token[0]))
+            chosen.append(int(run([chunk]).next_token[0]))
             cache.context_tokens += len(ids)
 
         try:

@@ -4,8 +4,8 @@
     book-keeping of k, decisions of k+1, while k+1 runs
     step k+1    its launch is there already · launch k+2 · read k+1's tokens
 
-A launch is made ahead only where the next step is certain but for rows that stop: greedy rows alone,
-no prompt waiting or running, and none at its length's end. A row that did stop has then run once too
+A launch is made ahead only where the next step is certain but for rows that stop: no prompt waiting
+or running, and no row at its length's end. A row that did stop has then run once too
 often: into its own slot and past its own tokens, which nobody reads, and its result is dropped. The
 state at a unit boundary that its end would hand on is the rolled copy, made before that launch.
 """
@@ -61,10 +61,6 @@ class SamplerColumns:
     def stops(self, rows: Ints, tokens: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether each row's token ends it."""
         return (self._stop_ids[rows] == tokens[:, None]).any(axis=1)
-
-    def is_greedy(self, rows: Ints) -> bool:
-        """Whether all of them are."""
-        return not self.temperature[rows].any()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +134,7 @@ class DecodeLoop:
             return False
         if self._cache.hybrid.arena.num_moved != self._num_moved:
             return False  # pages or slots are elsewhere: the rows are set anew by a launch of their own
-        if not self._samplers.is_greedy(rows) or scheduler.is_last(rows).any():
+        if scheduler.is_last(rows).any():
             return False
         fed = held.context[rows] + 1
         unrolled = (fed % self._cache.hybrid.unit == 0) & (held.rolled[rows] == 0)
@@ -155,8 +151,7 @@ class DecodeLoop:
         if num_moved != self._num_moved:
             self._executor.forget_rows()  # what the device has in its page tables is elsewhere now
             self._num_moved = num_moved
-        is_greedy = self._samplers.is_greedy(rows)
-        return self._executor.start_decode(self._columns(rows, ahead), want_logits=not is_greedy)
+        return self._executor.start_decode(self._columns(rows, ahead))
 
     def _columns(self, rows: Ints, ahead: int) -> DecodeRows:
         """The step's columns; no loop over rows or tokens."""

@@ -166,7 +166,7 @@ class Executor:
         """The bound plan of a phase, for checks and timing."""
         return self._runners[phase]
 
-    def prefill(self, chunks: Sequence[SeqChunk], *, want_logits: bool) -> StepOutput:
+    def prefill(self, chunks: Sequence[SeqChunk], *, want_logits: bool = False) -> StepOutput:
         """Feed the new tokens of every chunk through the prefill plan."""
         step = build_prefill(
             chunks,
@@ -179,7 +179,7 @@ class Executor:
         wait = self._start("prefill", step, want_logits)
         return _of_rows(wait(), np.arange(num_rows), np.arange(step.symbols["T"]))
 
-    def decode(self, chunks: Sequence[SeqChunk], *, want_logits: bool) -> StepOutput:
+    def decode(self, chunks: Sequence[SeqChunk], *, want_logits: bool = False) -> StepOutput:
         """Feed one token of every sequence through the decode plan."""
         self.forget_rows()
         rows = columns_of(chunks, self.sizes.page_columns)
@@ -187,7 +187,9 @@ class Executor:
         self.forget_rows()
         return found
 
-    def start_decode(self, rows: DecodeRows, *, want_logits: bool) -> Callable[[], StepOutput]:
+    def start_decode(
+        self, rows: DecodeRows, *, want_logits: bool = False
+    ) -> Callable[[], StepOutput]:
         """Launch a decode step; the function returned waits for its results, in the rows' order.
 
         Rows that were in the launch before are advanced on the device. On a GPU the next launch may

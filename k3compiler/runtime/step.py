@@ -57,7 +57,7 @@ class SeqChunk:
         checkpoints: absolute position (a multiple of the kda chunk inside this step, past its
             start) -> slot that receives the state after that many tokens.
         is_verify: checkpoints may lie anywhere, and cut kda chunks (drafts are verified so).
-        sampler: one per row of logits, or nothing (greedy).
+        sampler: of the first row of logits; each row after it is one step on.
     """
 
     tokens: Sequence[int] | Ints
@@ -72,6 +72,11 @@ class SeqChunk:
     @property
     def num_tokens(self) -> int:
         return len(self.tokens)
+
+    @property
+    def num_logits(self) -> int:
+        """Rows that need logits."""
+        return {"none": 0, "last": 1, "all": self.num_tokens}[self.logits]
 
     @property
     def end_tokens(self) -> int:
@@ -185,18 +190,18 @@ def _chunk_grid(chunk: SeqChunk, chunk_tokens: int) -> int:
 
 
 def _logit_arrays(chunks: Sequence[SeqChunk]) -> dict[str, NDArray[Any]]:
-    rows: list[int] = []
-    samplers: list[SamplerRow] = []
-    end = 0
-    for chunk in chunks:
-        begin, end = end, end + chunk.num_tokens
-        wanted = {"none": end, "last": end - 1, "all": begin}[chunk.logits]
-        rows.extend(range(wanted, end))
-        samplers.extend([chunk.sampler] * (end - wanted))
-    columns: dict[str, NDArray[Any]] = {"logit_rows": np.array(rows, np.int32)}
+    """The rows that need logits; the sampler counts on along a sequence's rows."""
+    ends = np.cumsum([c.num_tokens for c in chunks])
+    wanted = np.array([c.num_logits for c in chunks])
+    each = np.repeat(np.arange(len(chunks)), wanted)
+    nth = np.arange(len(each)) - np.repeat(np.cumsum(wanted) - wanted, wanted)
+    columns: dict[str, NDArray[Any]] = {
+        "logit_rows": ((ends - wanted)[each] + nth).astype(np.int32)
+    }
     for name in ("temperature", "top_k", "top_p", "seed", "step_idx"):
-        values = [getattr(s, name) for s in samplers]
-        columns[name] = np.array(values, numpy_dtype(INPUT_SHAPES[name][0]))
+        values = [getattr(c.sampler, name) for c in chunks]
+        columns[name] = np.array(values, numpy_dtype(INPUT_SHAPES[name][0]))[each]
+    columns["step_idx"] += nth.astype(np.int32)
     return columns
 
 

@@ -14,7 +14,7 @@ from k3compiler.runtime.decode_loop import DecodeLoop, SamplerColumns
 from k3compiler.runtime.executor import Executor, StepOutput
 from k3compiler.runtime.metrics import EngineCounters, RequestClock
 from k3compiler.runtime.request import FinishReason, Request
-from k3compiler.runtime.sampling import sample
+from k3compiler.runtime.sampler import sample
 from k3compiler.runtime.scheduler.continuous import ContinuousScheduler, PrefillPart, StepPlan
 from k3compiler.runtime.scheduler.job import Job
 from k3compiler.runtime.speculation import Drafter, Known
@@ -83,16 +83,16 @@ class StepRunner:
         tokens = np.zeros(len(rows), np.int32)
         for some, output in self._decodes.run(rows):
             self._observe_rows(rows[some], output)
-            if output.logits is None and output.next_token is not None:
+            if output.next_token is not None:
                 tokens[some] = output.next_token
-                self._accept_greedy(rows[some], output.next_token, stopped)
+                self._accept_all(rows[some], output.next_token, stopped)
                 continue
             for index, row in enumerate(rows[some].tolist()):
                 request = self._request_of(row)
                 tokens[some.start + index] = self._accept(row, request, output, index, stopped)
         return tokens
 
-    def _accept_greedy(
+    def _accept_all(
         self, rows: NDArray[np.int64], tokens: NDArray[np.int32], stopped: list[int]
     ) -> None:
         """What :meth:`_accept` does, of many rows; only those that end are looked at one by one."""
@@ -127,7 +127,7 @@ class StepRunner:
             self._verify_chunk(row, drafts[index])
             for row, index in zip(rows, verified, strict=True)
         ]
-        output = self._executor.prefill(chunks, want_logits=True)
+        output = self._executor.prefill(chunks)
         self._observe_chunks(chunks, output)
         begin = 0
         for row, index, chunk in zip(rows, verified, chunks, strict=True):
@@ -208,7 +208,7 @@ class StepRunner:
         ending = [part.row for part in parts if part.is_last]
         requests = [self._request_of(row) for row in ending]
         chunks = [self._prefill_chunk(part) for part in parts]
-        output = self._executor.prefill(chunks, want_logits=_want_logits(requests))
+        output = self._executor.prefill(chunks)
         self._observe_chunks(chunks, output)
         for index, (row, request) in enumerate(zip(ending, requests, strict=True)):
             first[row] = self._accept(row, request, output, index, stopped)
@@ -249,10 +249,6 @@ class StepRunner:
         checkpoints: dict[int, int],
         logits: Literal["none", "last", "all"],
     ) -> SeqChunk:
-        params = request.params
-        temperature = 0.0 if params.is_greedy else params.temperature
-        step = len(request.outputs)
-        sampler = SamplerRow(temperature, params.top_k, params.top_p, request.seed, step)
         return SeqChunk(
             tokens,
             start,
@@ -260,19 +256,21 @@ class StepRunner:
             self._cache.page_rows(row).tolist(),
             logits,
             checkpoints,
-            sampler,
+            _sampler(request),
             is_verify=logits == "all",
         )
 
 
-def _want_logits(requests: Sequence[Request]) -> bool:
-    return any(not request.params.is_greedy for request in requests)
+def _sampler(request: Request) -> SamplerRow:
+    """How the request's next token is chosen."""
+    params = request.params
+    temperature = 0.0 if params.is_greedy else params.temperature
+    return SamplerRow(temperature, params.top_k, params.top_p, request.seed, len(request.outputs))
 
 
 def _choose(request: Request, output: StepOutput, row: int) -> int:
-    """The plan's own argmax for greedy requests, host sampling for the others."""
-    if request.params.is_greedy and output.next_token is not None:
+    """What the plan chose, or where it ends with logits, what the host does."""
+    if output.next_token is not None:
         return int(output.next_token[row])
-    assert output.logits is not None, "a sampled row needs logits"
-    logits = output.logits[row]
-    return sample(logits, request.params, seed=request.seed, step=len(request.outputs))
+    assert output.logits is not None, "a plan ends with tokens or logits"
+    return sample(output.logits[row], _sampler(request))

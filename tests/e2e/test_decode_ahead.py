@@ -55,11 +55,10 @@ def counting(model: Model, engines: Engines, monkeypatch: pytest.MonkeyPatch) ->
 
 def _requests(model: Model) -> tuple[list[list[int]], list[SamplingParams]]:
     prompts = [model.tokens[31 * i : 31 * i + 10 + 17 * i] for i in range(6)]
+    drawn = SamplingParams(temperature=0.7, top_k=40, top_p=0.9, seed=3, ignore_eos=True)
+    greedy = SamplingParams(ignore_eos=True)
     params = [
-        SamplingParams(
-            max_tokens=24 + 9 * i, ignore_eos=True, temperature=0.0 if i else 0.7, seed=3
-        )
-        for i in range(6)
+        replace(greedy if i % 3 == 0 else drawn, max_tokens=24 + 9 * i) for i in range(len(prompts))
     ]
     return prompts, params
 

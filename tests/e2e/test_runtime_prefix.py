@@ -32,7 +32,7 @@ def last_logits(engine: Engine, prompt: list[int]) -> tuple[NDArray[np.float32],
     rows: list[NDArray[np.float32]] = []
     prefill = engine.executor.prefill
 
-    def recording(chunks: Any, *, want_logits: bool) -> Any:
+    def recording(chunks: Any, *, want_logits: bool = False) -> Any:
         output = prefill(chunks, want_logits=True)
         if output.logits is not None:
             rows.append(output.logits[-1])
@@ -64,7 +64,7 @@ def test_a_checkpoint_splits_no_prefill(nano: Model, make: Make) -> None:
     engine, taken = make(prefill_tokens=512), list[list[int]]()
     prefill = engine.executor.prefill
 
-    def recording(chunks: Any, *, want_logits: bool) -> Any:
+    def recording(chunks: Any, *, want_logits: bool = False) -> Any:
         taken.append(sorted(chunks[0].checkpoints))
         return prefill(chunks, want_logits=want_logits)
 

@@ -15,7 +15,9 @@ from k3compiler.package.reader import Package
 from k3compiler.package.writer import PackageWriter
 from k3compiler.runtime.device.null import NullDevice
 from k3compiler.runtime.engine import Engine
-from k3compiler.runtime.sampling import SamplingParams, sample
+from k3compiler.runtime.sampler import sample
+from k3compiler.runtime.sampling import SamplingParams
+from k3compiler.runtime.step import SamplerRow
 from tests.package import package_samples as samples
 from tests.runtime.conftest import Floats, TensorTable
 
@@ -77,7 +79,7 @@ def test_sampled_tokens_do_not_depend_on_the_batch(engine: Engine, expected_logi
     assert alone.tokens == beside.tokens
     again, token = [], 5
     for step in range(8):
-        token = sample(expected_logits[token], params, seed=42, step=step)
+        token = sample(expected_logits[token], SamplerRow(0.8, 12, 0.9, 42, step))
         again.append(token)
     assert alone.tokens == tuple(again)
     other_seed = SamplingParams(max_tokens=8, temperature=0.8, top_k=12, top_p=0.9, seed=43)

@@ -141,3 +141,4 @@ def test_a_verify_cuts_chunks_at_every_position() -> None:
     a = _with_lists(_prefill([chunk]))
     assert (a["chunk_start"].tolist(), a["chunk_end"].tolist()) == ([0, 1, 2, 3], [1, 2, 3, 4])
     assert (a["seg_chunk"].tolist(), a["chunk_ckpt"].tolist()) == ([0, 4], [4, 5, 6, -1])
+    assert a["step_idx"].tolist() == [0, 1, 2, 3], "a draft is verified with decoding's numbers"

@@ -1,4 +1,4 @@
-"""Sampling cases: the rules of ``kernels/sample.py`` once more, in numpy.
+"""Sampling cases: the rules of ``kernels/sample.py`` as ``runtime/sampler.py`` has them.
 
 A draw that hangs on the last bits of a weight or of a score is not a fair question: such settings get
 another seed, or another share.
@@ -6,76 +6,34 @@ another seed, or another share.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from k3compiler.check.case import Array, Case, Params, poisoned
 from k3compiler.check.cases.gemm import normal
+from k3compiler.runtime.sampler import lowest_kept, scores
+from k3compiler.runtime.step import SamplerRow
 
 MARGIN = 1e-3
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """One row's sampling settings (``docs/package.md``)."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    step_idx: int
-
-
-def mix(x: Array | int) -> Array:
-    """The finaliser of MurmurHash3 on uint32."""
-    word: Array = np.atleast_1d(np.asarray(x, np.int64)).astype(np.uint32)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        word = (word ^ (word >> np.uint32(shift))) * np.uint32(factor)
-    return word ^ (word >> np.uint32(16))
-
-
-def gumbel(seed: int, step_idx: int, vocab: int) -> Array:
-    """The noise of every token: -> ``[vocab]`` float64."""
-    key = mix(step_idx ^ mix(seed).astype(np.int64))
-    h = mix(key ^ mix(np.arange(vocab)))
-    return -np.log(-np.log(((h >> np.uint32(9)) + 0.5) / 2**23))
-
-
-def kept_from(logits: Array, row: Settings) -> tuple[float, bool]:
-    """The lowest logit that may be drawn, and whether no close call decided it: ``logits [vocab]`` f32."""
-    keep, is_clear = np.ones(len(logits), bool), True
-    if row.temperature <= 0:
-        return -np.inf, True
-    if 0 < row.top_k < len(logits):
-        keep = logits >= np.sort(logits)[-row.top_k]
-    if row.top_p < 1:
-        weights = np.exp((logits.astype(np.float64) - logits.max()) / row.temperature)
-        order = np.argsort(-logits, kind="stable")
-        total = np.cumsum(np.where(keep, weights, 0)[order])
-        need = row.top_p * total[-1]
-        keep &= logits >= logits[order[np.searchsorted(total, need)]]
-        is_clear = bool(np.abs(total / need - 1).min() > 1e-5)
-    return (float(logits[keep].min()) if not keep.all() else -np.inf), is_clear
-
-
-def scores(logits: Array, row: Settings, lowest: float) -> Array:
-    """What the draw takes the argmax of: ``[vocab]`` float64."""
-    if row.temperature <= 0:
-        return logits.astype(np.float64)
-    noisy = logits.astype(np.float64) / row.temperature
-    noisy += gumbel(row.seed, row.step_idx, len(logits))
-    return np.where(logits >= lowest, noisy, -np.inf)
-
-
-def draw(logits: Array, row: Settings) -> tuple[int, bool]:
+def draw(logits: Array, row: SamplerRow) -> tuple[int, bool]:
     """The token, and whether no close call decided it: ``logits [vocab]`` f32."""
-    lowest, is_clear = kept_from(logits, row)
+    lowest = lowest_kept(logits, row)
     score = scores(logits, row, lowest)
     choice = int(score.argmax())
     rest = np.delete(score, choice).max(initial=-np.inf)
+    is_clear = all(lowest_kept(logits, near) == lowest for near in _near(row))
     return choice, row.temperature <= 0 or (is_clear and bool(score[choice] - rest > MARGIN))
+
+
+def _near(row: SamplerRow) -> list[SamplerRow]:
+    """SamplerRow whose share is a rounding error away."""
+    if row.top_p >= 1:
+        return []
+    return [replace(row, top_p=row.top_p * (1 + error)) for error in (-1e-5, 1e-5)]
 
 
 def ordered(logits: Array) -> Array:
@@ -86,7 +44,7 @@ def ordered(logits: Array) -> Array:
     ).astype(np.int32)
 
 
-def _rows(rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, list[Settings]]:
+def _rows(rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, list[SamplerRow]]:
     """Logits with ties at the top, and settings whose draws are clear."""
     logits = normal(rng, (rows, vocab), "f32", 3.0)
     logits[:, rng.integers(0, vocab, 3)] = logits.max(1, keepdims=True)
@@ -98,15 +56,15 @@ def _rows(rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, list[
         (1.3, 40, 0.9),
         (2.5, 2**20, 0.3),
     ]
-    chosen: list[Settings] = []
+    chosen: list[SamplerRow] = []
     for i, row in enumerate(logits):
         heat, top_k, top_p = kinds[i % len(kinds)]
         seed, step_idx = (int(n) for n in rng.integers(-(2**31), 2**31 - 200, 2))
-        chosen.append(_clear(row, Settings(heat, top_k, top_p, seed, step_idx)))
+        chosen.append(_clear(row, SamplerRow(heat, top_k, top_p, seed, step_idx)))
     return logits, chosen
 
 
-def _clear(logits: Array, row: Settings) -> Settings:
+def _clear(logits: Array, row: SamplerRow) -> SamplerRow:
     """The first setting from ``row`` on whose draw is clear."""
     for _ in range(100):
         if draw(logits, row)[1]:
@@ -117,14 +75,14 @@ def _clear(logits: Array, row: Settings) -> Settings:
     raise AssertionError(f"no clear draw near {row}")
 
 
-def _columns(rows: list[Settings], *names: str) -> dict[str, Any]:
+def _columns(rows: list[SamplerRow], *names: str) -> dict[str, Any]:
     kinds = {"temperature": np.float32, "top_p": np.float32}
     return {n: np.array([getattr(s, n) for s in rows], kinds.get(n, np.int32)) for n in names}
 
 
 def sample_border(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
     logits, rows = _rows(rng, sizes.get("R", 8), params["vocab"])
-    lowest = [kept_from(z, s)[0] for z, s in zip(logits, rows, strict=True)]
+    lowest = [lowest_kept(z, s) for z, s in zip(logits, rows, strict=True)]
     arguments: dict[str, Any] = {
         "logits": logits,
         **_columns(rows, "temperature", "top_k", "top_p"),
@@ -137,7 +95,7 @@ def sample_draw(params: Params, rng: np.random.Generator, sizes: dict[str, int])
     vocab, chunk = params["vocab"], params["chunk"]
     chunks = -(-vocab // chunk)
     logits, rows = _rows(rng, sizes.get("R", 8), vocab)
-    lowest = [kept_from(z, s)[0] for z, s in zip(logits, rows, strict=True)]
+    lowest = [lowest_kept(z, s) for z, s in zip(logits, rows, strict=True)]
     want = np.full((len(rows), chunks * chunk), -np.inf)
     for row, z, s, low in zip(want, logits, rows, lowest, strict=True):
         row[:vocab] = scores(z, s, low)
