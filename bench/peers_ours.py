@@ -347,10 +347,10 @@ def _product(part: Part, steps: list[LaunchStep], x: Mapping[str, Any]) -> Segme
 
 # -- router -----------------------------------------------------------------------------------
 def _routing(tokens: int) -> Callable[[LaunchStep, KernelRecord], bool]:
-    """What chooses experts: moe_route with one token where the plan has it, else moe_topk."""
-    family = "moe_topk"
-    if tokens == 1 and any(k.family == "moe_route" for p in parts() for k in p.kernels.values()):
-        family = "moe_route"
+    """What chooses experts: moe_route with one token, moe_choose with a few where the plan has them, else moe_topk."""
+    wanted = "moe_route" if tokens == 1 else "moe_choose" if tokens <= 64 else "moe_topk"
+    known = {k.family for p in parts() for k in p.kernels.values()}
+    family = wanted if wanted in known else "moe_topk"
     return lambda step, kernel: kernel.family == family
 
 
@@ -494,7 +494,7 @@ def experts(form: str) -> Callable[..., tuple[Run, Run]]:
         names = {a for s in steps for a in s.args if a.startswith("w:") and ".experts." in a}
         ids, shares = problem["ids"], problem["wt"].float().contiguous()
         given: Tensors = {"x": problem["x"], "ids": ids, "weights": shares}
-        if any(part.kernels[s.launch].family == "moe_route" for s in steps):
+        if any(part.kernels[s.launch].family in ("moe_route", "moe_choose") for s in steps):
             total = _moe(part).num_experts
             given["logits"] = [_logits(i, shares, total) for i in ids]
             given["bias"] = torch.zeros(total, device=shares.device)
@@ -511,7 +511,7 @@ def experts(form: str) -> Callable[..., tuple[Run, Run]]:
 
 
 def _expert_steps(weights: Any, form: str, tokens: int) -> tuple[Part, list[LaunchStep]]:
-    """The launches of one layer's experts. Peers are given the choice, so that of several tokens is left out."""
+    """The launches of one layer's experts. Peers are given the choice, so one that says nothing else is left out."""
 
     def fits(kernel: KernelRecord) -> bool:
         sizes = (kernel.params.get("experts"), kernel.params.get("inner"))

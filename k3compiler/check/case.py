@@ -45,6 +45,8 @@ CASES: dict[str, str] = {
     "kda_scan": "k3compiler.check.cases.kda_prefill:kda_scan",
     "kda_output": "k3compiler.check.cases.kda_prefill:kda_output",
     "moe_route": "k3compiler.check.cases.moe_route:moe_route",
+    "moe_choose": "k3compiler.check.cases.moe_route:moe_choose",
+    "moe_group": "k3compiler.check.cases.moe_route:moe_group",
     "moe_count": "k3compiler.check.cases.moe_route:moe_count",
     "moe_offsets": "k3compiler.check.cases.moe_route:moe_offsets",
     "moe_scatter": "k3compiler.check.cases.moe_route:moe_scatter",

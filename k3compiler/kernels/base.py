@@ -43,6 +43,8 @@ FAMILIES: dict[str, str] = {
     "kda_scan": "k3compiler.kernels.kda_segments:kda_scan",
     "kda_output": "k3compiler.kernels.kda_output:kda_output",
     "moe_route": "k3compiler.kernels.moe_route:moe_route",
+    "moe_choose": "k3compiler.kernels.moe_few:moe_choose",
+    "moe_group": "k3compiler.kernels.moe_few:moe_group",
     "moe_count": "k3compiler.kernels.moe_route:moe_count",
     "moe_offsets": "k3compiler.kernels.moe_route:moe_offsets",
     "moe_scatter": "k3compiler.kernels.moe_route:moe_scatter",

@@ -11,10 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from k3compiler.dialects.tile.builder import Buffer, Program
-from k3compiler.dialects.tile.values import Tile, maximum, sigmoid, where
-
-RENORMALIZE_EPS = 1e-20
-HIGHEST, LOWEST = 2**31 - 1, -(2**31)
+from k3compiler.dialects.tile.values import Tile, maximum, where
+from k3compiler.kernels.moe_choice import Choice, best_of_rows
 
 
 def moe_topk(
@@ -41,50 +39,10 @@ def moe_topk(
     weights = p.buffer("weights", "f32", ("T", top_k), "w")
     row = p.program_id(0) * block_tokens
     shape = (block_tokens, block_experts, block_choices)
-    chosen_ids, chosen = _choose(logits, bias, row, shape, (experts, top_k), renormalize)
+    chosen_ids, chosen = best_of_rows(logits, bias, row, shape, (experts, top_k), renormalize)
     ids.store((row, 0), chosen_ids)
     weights.store((row, 0), chosen * scale)
     p.grid(f"cdiv(T, {block_tokens})")
-
-
-def _choose(
-    logits: Buffer,
-    bias: Buffer,
-    row: Tile | int,
-    shape: tuple[int, int, int],
-    counts: tuple[int, int],
-    renormalize: bool,
-) -> tuple[Tile, Tile]:
-    """Ids and weights (not scaled yet) of the best experts of a block of tokens, ``[block_tokens, block_choices]``.
-
-    ``shape`` is (block_tokens, block_experts, block_choices), ``counts`` (experts, top_k).
-    """
-    p = logits.program
-    (block_tokens, block_experts, block_choices), (experts, top_k) = shape, counts
-    expert = p.arange(block_experts).expand(0)
-    choice = p.arange(block_choices).expand(0)
-    scores = sigmoid(logits.load((row, 0), (block_tokens, block_experts)))
-    ranked = scores + bias.load((0,), (block_experts,)).expand(0)
-    ranked = where(expert < experts, ranked, float("-inf"))
-
-    chosen_ids = p.zeros((block_tokens, block_choices), "i32")
-    chosen = p.zeros((block_tokens, block_choices))
-    carry = [ranked, chosen_ids, chosen]
-    with p.loop(0, top_k, carry=carry) as (j, (ranked, chosen_ids, chosen)):
-        best = ranked.max(1).expand(1)
-        at = where(ranked >= best, expert, experts - 1).min(1).expand(1)
-        here, column = expert.eq(at), choice.eq(j)
-        score = where(here, scores, 0.0).sum(1).expand(1)
-        p.yield_(
-            where(here, float("-inf"), ranked),
-            where(column, at, chosen_ids),
-            where(column, score, chosen),
-        )
-    _, chosen_ids, chosen = p.results()
-
-    if renormalize:
-        chosen = chosen / (chosen.sum(1) + RENORMALIZE_EPS).expand(1)
-    return chosen_ids, chosen
 
 
 def moe_route(
@@ -120,26 +78,16 @@ def moe_route(
         block_rows,
     )
     expert = p.arange(block_experts)
-    scores = sigmoid(logits.load((0, 0), (block_experts,)))
-    key = _ordered(scores + bias.load((0,), (block_experts,)))
-    key = where(expert < experts, key, LOWEST)
-    choice, last = _places(key, top_k)
-    is_chosen = key >= last
-    count = where(is_chosen, p.constant(1, "i32"), 0).sum(0)
+    best = Choice.of(logits, bias, 0, block_experts, (experts, top_k))
 
-    with p.when(count.eq(top_k)):
-        share = scores
-        if renormalize:
-            share = scores / (where(is_chosen, scores, 0.0).sum(0) + RENORMALIZE_EPS)
-        places = where(is_chosen, choice, -1)
-        ids.store((0, 0), expert, dims=(1,), rows=places)
-        weights.store((0, 0), share * scale, dims=(1,), rows=places)
-        is_local = is_chosen & out.is_local(expert)
+    with p.when(best.count.eq(top_k)):
+        best.store(ids, weights, 0, renormalize, scale)
+        is_local = best.is_chosen & out.is_local(expert)
         block = where(is_local, p.constant(1, "i32"), 0).cumsum(0) - 1
-        out.store(expert, choice, where(is_local, block, -1), top_k, block_choices)
-    with p.when(count.ne(top_k)):
+        out.store(expert, best.place, where(is_local, block, -1), top_k, block_choices)
+    with p.when(best.count.ne(top_k)):
         shape = (1, block_experts, block_choices)
-        chosen_ids, chosen = _choose(logits, bias, 0, shape, (experts, top_k), renormalize)
+        chosen_ids, chosen = best_of_rows(logits, bias, 0, shape, (experts, top_k), renormalize)
         ids.store((0, 0), chosen_ids)
         weights.store((0, 0), chosen * scale)
         column = p.arange(block_choices)
@@ -149,24 +97,6 @@ def moe_route(
         block = where(is_below, counted, 0).sum(1)
         out.store(mine, column, where(out.is_local(mine), block, -1), top_k, block_choices)
     p.grid(1)
-
-
-def _ordered(values: Tile) -> Tile:
-    """i32 keys in the order of f32 values: integers are reduced in one step across a warp."""
-    bits = values.bitcast("i32")
-    return where(bits >= 0, bits, bits ^ HIGHEST)
-
-
-def _places(keys: Tile, count: int) -> tuple[Tile, Tile]:
-    """How many of the largest ``count`` distinct keys are above each key, and the last of those (LOWEST: too few)."""
-    p = keys.program
-    start = [keys, p.zeros(keys.shape, "i32"), p.constant(LOWEST, "i32")]
-    with p.loop(0, count, carry=start) as (_, (left, place, _last)):
-        best = left.max(0)
-        above = where(keys < best, p.constant(1, "i32"), 0)
-        p.yield_(where(left.eq(best), LOWEST, left), place + above, best)
-    _, place, last = p.results()
-    return place, last
 
 
 @dataclass(frozen=True, slots=True)

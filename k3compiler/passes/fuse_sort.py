@@ -37,7 +37,7 @@ def _sort(op: Any, rewriter: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FuseSort(Pass):
-    """Router and sort together, for the decode phase: with one token they are one launch.
+    """Router and sort together, for the decode phase: of one token they are one launch, of a few two.
 
     From: 2. To: 2. ``moe.route_topk → moe.sort`` becomes ``moe.route``.
     """

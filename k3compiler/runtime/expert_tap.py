@@ -21,8 +21,9 @@ from k3compiler.runtime.executor import Executor
 from k3compiler.runtime.plan_runner import PlanRunner
 from k3compiler.runtime.step import StepInputs
 
-ROUTER_FAMILY, ONE_TOKEN_FAMILY = "moe_topk", "moe_route"  # the latter sorts too
-FAMILIES = (ROUTER_FAMILY, ONE_TOKEN_FAMILY)
+ROUTER_FAMILY, FEW_FAMILY = "moe_topk", "moe_choose"  # the latter says it in places, too
+ONE_TOKEN_FAMILY = "moe_route"  # this one sorts
+FAMILIES = (ROUTER_FAMILY, FEW_FAMILY, ONE_TOKEN_FAMILY)
 _RENORMALIZE_EPS = 1e-20
 
 
@@ -93,6 +94,16 @@ class _RouterTap:
         runner.write(names["weights"], self._weights(runner.read(names["logits"]), ids))
         if self.kernel.family == ONE_TOKEN_FAMILY:
             self._sort(runner, names, ids[0])
+        if self.kernel.family == FEW_FAMILY:
+            local = ids - evaluate(names["expert_first"], {"rank": 0})
+            runner.write(names["places"], self._places(local))
+
+    def _places(self, local: NDArray[Any]) -> NDArray[np.uint8]:
+        """1 and the rank of each local expert among a token's choices, 0 for the rest (docs: kernels/moe_few.py)."""
+        places = np.zeros((len(local), self.kernel.params["local_experts"]), np.uint8)
+        token, choice = np.nonzero((local >= 0) & (local < places.shape[1]))
+        places[token, local[token, choice]] = choice + 1
+        return places
 
     def _sort(self, runner: PlanRunner, names: Mapping[str, str], ids: NDArray[Any]) -> None:
         """One token's pairs: a block for each local expert, ascending (docs: kernels/moe_route.py)."""

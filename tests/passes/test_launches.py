@@ -39,15 +39,30 @@ def launches(tokens: int) -> dict[int | None, list[LaunchStep]]:
     return found
 
 
-@pytest.mark.parametrize(("tokens", "limits"), [(1, (15, 19)), (8, (18, 22))])
+@pytest.mark.parametrize(("tokens", "limits"), [(1, (15, 19)), (8, (16, 20))])
 def test_launches_of_a_layer(tokens: int, limits: tuple[int, int]) -> None:
-    """KDA and MLA layers with experts; router, choice and sort of one token are one launch less three."""
+    """KDA and MLA layers with experts; one token is routed in one launch, a few in two."""
     layers = tiny_config("spec").mla_layers
     moe = {n: ls for n, ls in launches(tokens).items() if any(s.op == "moe.down" for s in ls)}
     kda = [len(ls) for n, ls in moe.items() if n not in layers]
     mla = [len(ls) for n, ls in moe.items() if n in layers]
     assert max(kda) <= limits[0]
     assert max(mla) <= limits[1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "families"),
+    [
+        (1, ["moe_route"]),
+        (2, ["moe_choose", "moe_group"]),
+        (64, ["moe_choose", "moe_group"]),
+        (65, ["moe_topk", "moe_count", "moe_offsets", "moe_scatter"]),
+    ],
+)
+def test_the_router_takes_the_form_of_its_tokens(tokens: int, families: list[str]) -> None:
+    for layer in launches(tokens).values():
+        found = [s.launch.rpartition("_")[0] for s in layer if s.op == "moe.route"]
+        assert found in ([], families)
 
 
 def test_shared_experts_run_beside_the_routed_ones() -> None:

@@ -139,6 +139,40 @@ def test_what_one_token_is_made_to_take_is_sorted(tmp_path: Path) -> None:
         assert decode.read("num_blocks").tolist() == [len(blocks)]
 
 
+def _few_tokens_router() -> KernelRecord:
+    router = _router()
+    places = ArgRecord("places", "buffer", "i8", ("T", 3), access="w")
+    return replace(
+        router,
+        symbol="route_few",
+        family="moe_choose",
+        args=(*router.args[:3], places, ArgRecord("expert_first", "scalar", "i32"), router.args[3]),
+        params={**router.params, "local_experts": 3},
+    )
+
+
+def test_what_few_tokens_are_made_to_take_is_in_their_places(tmp_path: Path) -> None:
+    """Experts 2 to 4 are this rank's."""
+    plan = _with_router(samples.plan("prefill"))
+    names = ("scores", "chosen", "shares", "places", "2", "T")
+    steps = [replace(s, launch="route_few", args=names) if s.op == "moe.route_topk" else s
+             for s in plan.steps if isinstance(s, LaunchStep)]  # fmt: skip
+    places = BufferRecord("places", "i8", ("T", 3), "output")
+    plan = replace(plan, steps=tuple(steps), buffers=(*plan.buffers, places))
+    with PackageWriter(tmp_path / "pkg") as writer:
+        writer.add_plan(plan)
+        writer.add_plan(samples.plan("decode"))
+        writer.add_weights(samples.weights())
+        writer.commit(samples.manifest(kernels=(*samples.kernels(), _few_tokens_router())))
+    engine = Engine(tmp_path / "pkg", None, device="null", max_context=128)
+    forced = np.array([[4, 2], [1, 3], [5, 0]])
+    with ExpertTap(engine.executor, {4: forced}):
+        engine.logits([1, 1, 1])
+    runner = engine.executor.runner("prefill")
+    np.testing.assert_array_equal(runner.read("chosen"), forced)
+    assert runner.read("places").tolist() == [[2, 0, 1], [0, 2, 0], [0, 0, 0]]
+
+
 def test_hooks_stand_between_the_steps(engine: Engine) -> None:
     device = engine.executor.device
     assert isinstance(device, NullDevice)

@@ -55,6 +55,27 @@ def moe_route(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -
     )
 
 
+def moe_choose(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    """The first of the tokens has exact ties."""
+    chosen = _routed(params, rng, sizes.get("T", 7), has_ties=True)
+    first = (params["experts"] - params["local_experts"]) // 2
+    places = places_of(chosen.expected["ids"], first, params["local_experts"])
+    arguments = {
+        **chosen.arguments,
+        "places": poisoned(places.shape, "i8"),
+        "expert_first": first,
+    }
+    return Case(arguments, {**chosen.expected, "places": places}, chosen.tolerance)
+
+
+def places_of(ids: Array, first: int, experts: int) -> Array:
+    """``[T, experts]`` u8: of each local expert 1 and its rank among a token's choices, 0 if it was not chosen."""
+    expert = first + np.arange(experts)
+    ranks = np.arange(1, ids.shape[1] + 1)
+    is_chosen = ids[:, :, None] == expert
+    return (is_chosen * ranks[:, None]).sum(axis=1).astype(np.uint8)
+
+
 def _gap(row: Array, bias: Array, top_k: int) -> float:
     """The smallest distance between neighbours among the best ``top_k + 1`` ranked scores."""
     ranked = np.sort(sigmoid(row.astype(np.float64)) + bias)[::-1][: top_k + 1]
@@ -124,6 +145,20 @@ def moe_offsets(params: Params, rng: np.random.Generator, sizes: dict[str, int])
     }
     outputs = {name: poisoned(want.shape, "i32") for name, want in expected.items()}
     return Case({"counts": counts, **outputs}, expected, 0.0)
+
+
+def moe_group(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    ids, first = choices(rng, params, sizes.get("T", 13))
+    _, pairs, block_expert, used = sorted_pairs(params, ids, first)
+    expected = {
+        "pairs": pairs,
+        "block_expert": block_expert,
+        "num_blocks": np.array([used], np.int32),
+    }
+    outputs = {name: poisoned(want.shape, "i32") for name, want in expected.items()}
+    places = places_of(ids, first, params["experts"])
+    where = {"pairs": np.arange(len(pairs)) < used * params["block_rows"]}
+    return Case({"places": places, **outputs}, expected, 0.0, where, frozenset({"pairs"}))
 
 
 def moe_scatter(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:

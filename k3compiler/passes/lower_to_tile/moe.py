@@ -22,29 +22,50 @@ def sort(plan: PlanBuilder, op: Any) -> None:
 
 
 def route(plan: PlanBuilder, op: Any) -> None:
-    """One launch where there is one token and the target wants it so, else four."""
-    several = None
-    if plan.schedule("moe_sort", {}, plan.phase)[0].get("one_token_route"):
-        several = f"min(1, {plan.ref(op.logits).rows}-1)"
-    _choose(plan, op, several)
+    """One launch of one token, two of a few, where the target wants it so; else four."""
+    wanted, rows = plan.schedule("moe_sort", {}, plan.phase)[0], plan.ref(op.logits).rows
+    few = wanted.get("few_tokens")
+    many = None if few is None else f"min(1, cdiv({rows}, {few})-1)"
+    _choose(plan, op, many)
     lists = _lists(plan, op, plan.ref(op.ids))
-    _sort(plan, op, lists, several)
-    if several is None:
+    _sort(plan, op, lists, many)
+    if many is None:
         return
-    ids = plan.ref(op.ids)
+    several = f"min(1, {rows}-1)"
+    _route_few(plan, op, lists, times=f"{several}-{many}")
     dims = _choice_dims(plan, op) | {
         "local_experts": op.num_experts.value,
         "block_rows": op.block_rows.value,
     }
-    arguments: dict[str, Ref | str] = {
+    arguments = _choice(plan, op) | lists
+    plan.launch(origin_of(op), "moe_route", dims, arguments, times=f"1-{several}")
+
+
+def _choice(plan: PlanBuilder, op: Any) -> dict[str, Ref | str]:
+    """What a router of local experts reads and writes, its results bound already."""
+    return {
         "logits": plan.ref(op.logits),
         "bias": plan.ref(op.bias),
-        "ids": ids,
+        "ids": plan.ref(op.ids),
         "weights": plan.ref(op.weights),
         "expert_first": _first(op),
-        **lists,
     }
-    plan.launch(origin_of(op), "moe_route", dims, arguments, times=f"1-{several}")
+
+
+def _route_few(plan: PlanBuilder, op: Any, lists: dict[str, Ref], times: Expr) -> None:
+    """Two launches: each token's choice, and all lists."""
+    origin, experts = origin_of(op), op.num_experts.value
+    places = plan.workspace("places", "i8", plan.ref(op.logits).rows, experts)
+    dims = _choice_dims(plan, op) | {"local_experts": experts}
+    arguments = _choice(plan, op) | {"places": places}
+    plan.launch(origin, "moe_choose", dims, arguments, times=times)
+    dims = {
+        "experts": experts,
+        "top_k": op.top_k.value,
+        "block_experts": power_of_two(experts),
+        "block_rows": op.block_rows.value,
+    }
+    plan.launch(origin, "moe_group", dims, {"places": places, **lists}, times=times)
 
 
 def _choice_dims(plan: PlanBuilder, op: Any) -> dict[str, Any]:

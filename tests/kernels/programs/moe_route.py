@@ -50,4 +50,15 @@ _ROUTED = [
     ("moe_route", params, {"T": 1, "ties": ties}) for params in (_ROUTE, _PART) for ties in (0, 1)
 ]
 
-PROGRAMS = [*_ROUTING, *_SORTING, *_ROUTED]
+_CHOOSE = {k: v for k, v in _ROUTE.items() if k != "block_rows"}
+_GROUP = dict(experts=112, top_k=6, block_experts=128, block_tokens=8, block_rows=8)
+_FEW = [
+    ("moe_choose", _CHOOSE, {"T": 5}),
+    ("moe_choose", dict(_CHOOSE, local_experts=48, top_k=8, renormalize=False, scale=2.446), {}),
+    ("moe_group", _GROUP, {"T": 8}),
+    ("moe_group", _GROUP, {"T": 61}),
+    ("moe_group", dict(_GROUP, experts=6, block_experts=8, block_tokens=4, block_rows=4), {"T": 2}),
+    ("moe_group", dict(_GROUP, experts=6, block_experts=8, block_rows=64), {"T": 64}),
+]
+
+PROGRAMS = [*_ROUTING, *_SORTING, *_ROUTED, *_FEW]
