@@ -21,6 +21,7 @@ CASES: dict[str, str] = {
     "attn_res_mix_norm": "k3compiler.check.cases.attn_res:attn_res_mix_norm",
     "embed": "k3compiler.check.cases.embed:embed",
     "gemm": "k3compiler.check.cases.gemm:gemm",
+    "gemm_few": "k3compiler.check.cases.gemm:gemv",
     "gemv": "k3compiler.check.cases.gemm:gemv",
     "head_gemm": "k3compiler.check.cases.gemm:head_gemm",
     "mla_decode": "k3compiler.check.cases.mla_decode:mla_decode",

@@ -209,7 +209,9 @@ def _dot(op: Any, a: Any, b: Any, acc: Any) -> Any:
         a, b = _round_mantissa(a, 10), _round_mantissa(b, 10)
     elif precision == "bf16":
         a, b = (v.astype(ml_dtypes.bfloat16).astype(np.float32) for v in (a, b))
-    return (acc + a @ b).astype(np.float32)
+    parts = acc.shape[0] // a.shape[0]
+    pairs = zip(np.split(a, parts, axis=1), np.split(b, parts, axis=0), strict=True)
+    return (acc + np.concatenate([left @ right for left, right in pairs])).astype(np.float32)
 
 
 def _decode(value: Any, form: str, scale: Any | None) -> Any:

@@ -19,6 +19,7 @@ FAMILIES: dict[str, str] = {
     "attn_res_mix_norm": "k3compiler.kernels.attn_res:attn_res_mix_norm",
     "embed": "k3compiler.kernels.embed:embed",
     "gemm": "k3compiler.kernels.gemm:gemm",
+    "gemm_few": "k3compiler.kernels.gemm_few:gemm_few",
     "head_gemm": "k3compiler.kernels.gemm:head_gemm",
     "mla_decode": "k3compiler.kernels.mla_decode:mla_decode",
     "mla_gather": "k3compiler.kernels.mla_latent:mla_gather",

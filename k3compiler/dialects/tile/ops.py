@@ -188,7 +188,7 @@ class Reshape(Tile.Operation, name="reshape", traits=[ext.Pure]):
 
 
 class Dot(Tile.Operation, name="dot", traits=[ext.Pure]):
-    """``acc + a @ b`` in f32."""
+    """``acc + a @ b`` in f32; where acc has P times the rows of a, block p of it sums part p of K."""
 
     result: ext.Result[Any]
     a: ext.Operand[Any]
@@ -199,12 +199,16 @@ class Dot(Tile.Operation, name="dot", traits=[ext.Pure]):
     def verify_invariants(self) -> bool:
         a, b, acc = (self.operation.operands[i] for i in range(3))
         (m, k), (k2, n) = _shape(a), _shape(b)
+        rows, columns = _shape(acc)
         precision = self.precision.value
         return _check(
             self,
             [
                 _want("inner extent", k, k2),
-                _want("acc shape", [m, n], _shape(acc)),
+                _want("acc columns", n, columns),
+                None
+                if rows in range(m, m * k + 1, m)
+                else f"acc rows: expected {m} for each of up to {k} parts, found {rows}",
                 _want("result type", str(acc.type), str(self.operation.results[0].type)),
                 _want("operand types", str(_element(a)), str(_element(b))),
                 None

@@ -309,7 +309,11 @@ def where(condition: Tile, a: Tile | Number, b: Tile | Number) -> Tile:
 
 
 def dot(a: Tile, b: Tile, acc: Tile | None = None, *, precision: str | None = None) -> Tile:
-    """``acc + a @ b`` accumulated in f32; a ``[M, K]``, b ``[K, N]``; ieee for f32 operands by default."""
+    """``acc + a @ b`` accumulated in f32; a ``[M, K]``, b ``[K, N]``; ieee for f32 operands by default.
+
+    An ``acc`` of ``[P M, N]`` keeps P sums apart, block p of its rows that of part p of K: chains that do not wait for
+    each other, in a warp each where there are as many.
+    """
     precision = precision or ("ieee" if a.dtype == "f32" else "bf16")
     acc = acc or a.program.zeros((a.shape[0], b.shape[1]))
     attr = ir.StringAttr.get(precision)

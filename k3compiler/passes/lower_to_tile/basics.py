@@ -13,6 +13,7 @@ from k3compiler.passes.lower_to_tile.refs import Ref, step_input
 
 NEXT_TOKEN = "next_token"  # an output of every plan
 MAX_ROW_BLOCK = 8192  # columns of one elementwise block
+FEW_TOKENS = (8, 16)  # the most of a ``gemm_few``, each a kernel where the schedule has one
 MAX_SAMPLE_CHUNK = 2048  # tokens among which one program draws
 BEST = (("score", "f32"), ("token", "i32"))
 
@@ -102,14 +103,25 @@ def linear(plan: PlanBuilder, op: Any) -> None:
 def _product(
     plan: PlanBuilder, op: Any, dims: Mapping[str, Any], arguments: Mapping[str, Ref]
 ) -> None:
-    """On the matrix unit; where a schedule of ``gemv`` says so, without it for up to ``tokens`` tokens."""
-    few = plan.schedule("gemv", dims, plan.phase)[0].get("tokens", 0)
-    if not few:
-        plan.launch(origin_of(op), "gemm", dims, arguments)
-        return
-    is_more = f"min(1, max(0, {arguments['x'].rows}-{few}))"
-    plan.launch(origin_of(op), "gemm", dims, arguments, times=is_more)
-    plan.launch(origin_of(op), "gemv", dims, arguments, times=f"1-{is_more}")
+    """``gemm``; before it, for few tokens, the kernels that the schedule has: a step launches one of them."""
+    above = None
+    for family, given, most in _for_few(plan, dims):
+        is_more = f"min(1, max(0, {arguments['x'].rows}-{most}))"
+        within = f"1-{is_more}" if above is None else f"{above}*(1-{is_more})"
+        plan.launch(origin_of(op), family, given, arguments, times=within)
+        above = is_more
+    plan.launch(origin_of(op), "gemm", dims, arguments, times=above)
+
+
+def _for_few(plan: PlanBuilder, dims: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:
+    """Kernels for few tokens, those for fewer first: family, parameters, the most tokens."""
+    one = plan.schedule("gemv", dims, plan.phase)[0].get("tokens")
+    made: list[tuple[str, dict[str, Any], int]] = [] if one is None else [("gemv", {**dims}, one)]
+    for most in FEW_TOKENS:
+        given = {**dims, "tokens": most}
+        if "parts" in plan.schedule("gemm_few", given, plan.phase)[0]:
+            made.append(("gemm_few", given, most))
+    return made
 
 
 def gated_linear(plan: PlanBuilder, op: Any) -> None:

@@ -132,6 +132,7 @@ def _expert_products(p: Params, matrices: int) -> str:
 
 FLOPS: dict[str, Callable[[Params], str]] = {
     "gemm": _gemm,
+    "gemm_few": _gemm,
     "gemv": _gemm,
     "head_gemm": _head_gemm,
     "kda_prepare": _prepare,

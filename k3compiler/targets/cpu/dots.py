@@ -6,11 +6,13 @@ the same bits in whatever company it comes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from k3compiler.targets.cpu.along_k import FEW_ROWS, Factor, along_k, smallest
 from k3compiler.targets.cpu.evaluate import LANES, load_slot, store_slot
 from k3compiler.targets.cpu.graph import Op, Value
 from k3compiler.targets.cpu.nests import transpose, transpose_block
-from k3compiler.targets.cpu.state import Slot, State
+from k3compiler.targets.cpu.state import Slot, State, Valid, memory_element
 from k3compiler.targets.cpu.text import vector
 from k3compiler.targets.cpu.views import View, release, view
 
@@ -30,18 +32,49 @@ def dot(s: State, op: Op, out: Slot) -> None:
     """``tile.dot``; ``out`` holds the accumulator and receives the result."""
     (a, a_turned), (b, b_turned) = (untransposed(s, v) for v in op.operands[:2])
     rounds = op.attributes["precision"].value == "bf16"
-    (m, n), inner = op.result.shape, op.operands[0].shape[1]
+    (m, depth), n = op.operands[0].shape, op.result.shape[1]
+    parts = op.result.shape[0] // m
+    inner = depth // parts
     if b_turned and not a_turned and is_skinny(m, n, inner):
         a_kinds, b_kinds = (_F32, _PACKED) if m <= n else (_PACKED, _F32)
         left = view(s, a, a_kinds, trims_rows=True, column_step=LANES, rounds=rounds)
         right = view(s, b, b_kinds, trims_rows=True, column_step=LANES, rounds=rounds)
-        along_k(s, Factor(left, m), Factor(right, n), out, inner)
+        pairs = zip(*(_parts(s, v, 1, parts, inner) for v in (left, right)), strict=True)
+        for i, (few, many) in enumerate(pairs):
+            along_k(s, Factor(few, m), Factor(many, n), _block(s, out, i * m * n), inner)
         release(s, left, right)
         return
     left = view(s, a, _F32, trims_rows=True, column_step=1, rounds=rounds)
     step = transpose_block(s, b.shape, "f32") if b_turned else None
     right = view(s, b, _F32, trims_rows=not b_turned, column_step=step, rounds=rounds)
-    blocked(s, left, right, out, (m, n, inner), a_turned=a_turned, b_turned=b_turned)
+    turns, shape = {"a_turned": a_turned, "b_turned": b_turned}, (m, n, inner)
+    lefts = _parts(s, left, 0 if a_turned else 1, parts, inner)
+    rights = _parts(s, right, 1 if b_turned else 0, parts, inner)
+    for i, pair in enumerate(zip(lefts, rights, strict=True)):
+        blocked(s, *pair, _block(s, out, i * m * n), shape, **turns)
+
+
+def _parts(s: State, whole: View, axis: int, parts: int, size: int) -> list[View]:
+    """A view cut along rows (axis 0) or columns; the last part gives back what all borrow."""
+    if parts == 1:
+        return [whole]
+    w, made = s.w, list[View]()
+    for i in range(parts):
+        first, ends = w.i64(i * size), [whole.valid.rows, whole.valid.columns]
+        end = ends[axis]
+        if end is not None:
+            ends[axis] = w.clamp(w.sub(end, first), 0, w.i64(size))
+        offset = first if axis else w.mul(first, whole.stride)
+        pointer = w.address(whole.pointer, offset, memory_element(whole.dtype))
+        made.append(View(pointer, whole.stride, whole.dtype, Valid(*ends)))
+    made[-1].borrowed = whole.borrowed
+    return made
+
+
+def _block(s: State, out: Slot, start: int) -> Slot:
+    """The rows of a result from element ``start`` on."""
+    pointer = s.w.address(out.pointer, s.w.i64(start), out.element)
+    return replace(out, pointer=pointer)
 
 
 def is_skinny(m: int, n: int, inner: int) -> bool:

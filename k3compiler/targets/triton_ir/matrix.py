@@ -22,9 +22,40 @@ def emit_dot(e: Emitter, op: Any) -> str:
         types = [tensor(list(v.type.shape), "bf16") for v in (a, b)]
     use_tf32 = element == "f32" and precision == "tf32" and e.form.has_tf32
     mode = ", inputPrecision = tf32" if use_tf32 else ""
-    return e.text.op(
-        f"tt.dot {names[0]}, {names[1]}, {e.name(acc)}{mode} : {types[0]} * {types[1]} -> {acc.type}"
+    parts, total, kind = acc.type.shape[0] // a.type.shape[0], e.name(acc), str(acc.type)
+    if parts > 1:
+        names[0], types[0] = _parts_first(e, names[0], types[0], 1, parts)
+        names[1], types[1] = _parts_first(e, names[1], types[1], 0, parts)
+        total, kind = _reshaped(e, total, kind, [parts, a.type.shape[0], acc.type.shape[1]])
+    made = e.text.op(
+        f"tt.dot {names[0]}, {names[1]}, {total}{mode} : {types[0]} * {types[1]} -> {kind}"
     )
+    return made if parts == 1 else _reshaped(e, made, kind, list(acc.type.shape))[0]
+
+
+def _parts_first(e: Emitter, name: str, kind: str, axis: int, parts: int) -> tuple[str, str]:
+    """An operand with ``axis`` cut into parts, as a batch: Triton gives the products of a batch a warp each."""
+    shape = _extents(kind)
+    cut = [*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :]]
+    name, kind = _reshaped(e, name, kind, cut)
+    if axis == 0:
+        return name, kind
+    out = tensor([cut[1], cut[0], cut[2]], _element(kind))
+    order = "{order = array<i32: 1, 0, 2>}"
+    return e.text.op(f"tt.trans {name} {order} : {kind} -> {out}"), out
+
+
+def _reshaped(e: Emitter, name: str, kind: str, shape: list[int]) -> tuple[str, str]:
+    out = tensor(shape, _element(kind))
+    return e.text.op(f"tt.reshape {name} : {kind} -> {out}"), out
+
+
+def _extents(kind: str) -> list[int]:
+    return [int(n) for n in kind.removeprefix("tensor<").split("x")[:-1]]
+
+
+def _element(kind: str) -> str:
+    return kind.removesuffix(">").rsplit("x", 1)[1]
 
 
 def emit_dot_scaled(e: Emitter, op: Any) -> str:
@@ -51,8 +82,7 @@ def _operand(e: Emitter, value: Any, form: str) -> tuple[str, str]:
 
 
 def _transposed(e: Emitter, name: str, kind: str, shape: list[int]) -> tuple[str, str]:
-    element = kind.removesuffix(">").rsplit("x", 1)[1]
-    out = tensor(shape[::-1], element)
+    out = tensor(shape[::-1], _element(kind))
     return e.text.op(f"tt.trans {name} {{order = array<i32: 1, 0>}} : {kind} -> {out}"), out
 
 

@@ -4,6 +4,7 @@ _HEADS = dict(heads=3, block_m=16, block_n=16, block_k=16)
 _ABSORB = dict(N=40, K=24, x_cols=36, w_rows=48, w_cols=40, transposed=True)
 _VALUE = dict(N=24, K=40, x_cols=40, w_rows=48, w_cols=40, w_offset=24)
 _FEW = dict(block_n=4, block_k=32)
+_PARTS = dict(parts=4, block_k=64)
 PROGRAMS = [
     ("gemv", dict(N=70, K=72, in_cols=90, in_offset=9, dtype="f32", tokens=1, **_FEW), {"T": 1}),
     (
@@ -20,6 +21,45 @@ PROGRAMS = [
         "gemv",
         dict(N=30, K=40, in_cols=40, dtype="f32", epilogue="situ", beta=4.0, tokens=2, **_FEW),
         {"T": 2},
+    ),
+    (
+        "gemm_few",
+        dict(N=70, K=136, in_cols=160, in_offset=8, dtype="bf16", tokens=8, block_n=32, **_PARTS),
+        {"T": 5},
+    ),
+    (
+        "gemm_few",
+        dict(
+            N=33, K=128, in_cols=128, dtype="bf16", tokens=16, block_n=8, out_dtype="f32", **_PARTS
+        ),
+        {"T": 13},
+    ),
+    (
+        "gemm_few",
+        dict(N=30, K=72, in_cols=72, dtype="f32", epilogue="add", tokens=8, block_n=16, **_PARTS),
+        {"T": 8},
+    ),
+    (
+        "gemm_few",
+        dict(
+            N=30,
+            K=136,
+            in_cols=136,
+            dtype="bf16",
+            epilogue="situ",
+            beta=4.0,
+            tokens=8,
+            block_n=8,
+            **_PARTS,
+        ),
+        {"T": 2},
+    ),
+    (
+        "gemm_few",
+        dict(
+            N=30, K=136, in_cols=136, dtype="bf16", epilogue="silu", tokens=16, block_n=32, **_PARTS
+        ),
+        {"T": 16},
     ),
     ("gemm", dict(N=70, K=40, in_cols=40, dtype="f32", group=2, **_BLOCKS), {"T": 50}),
     ("gemm", dict(N=64, K=48, in_cols=60, in_offset=8, dtype="bf16", **_BLOCKS), {"T": 17}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,18 @@ def test_every_op_builds_for_sm_90a() -> None:
 def test_bf16_products_use_the_matrix_unit(target: str, rows: int, instruction: str) -> None:
     kernel = compile_body(product("bf16", "bf16", rows, 32), target)
     assert set(kernel.resources.instructions) == {instruction}
+
+
+def test_parts_of_a_sum_go_to_a_warp_each() -> None:
+    params = {"N": 896, "K": 7168, "in_cols": 7168, "tokens": 8, "dtype": "bf16"}
+    blocks = {"block_n": 8, "block_k": 1024, "parts": 8}
+    (request,) = requests([("gemm_few", {**params, **blocks}, {})], "h200")
+    schedule = {"num_warps": 8, "num_stages": 4}
+    kernel = backend_for(find_target("h200")).compile(replace(request, schedule=schedule))
+    ptx = kernel.files["ptx"].decode()
+    assert kernel.resources.instructions == {"mma.sync": 1024 // 8 // 16}  # of a warp, in the loop
+    assert "cp.async.cg.shared.global" in ptx and "ld.global" not in ptx
+    assert kernel.resources.spill_bytes == 0
 
 
 @pytest.mark.parametrize(
