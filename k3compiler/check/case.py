@@ -53,6 +53,8 @@ CASES: dict[str, str] = {
     "moe_scatter": "k3compiler.check.cases.moe_route:moe_scatter",
     "moe_gate_up": "k3compiler.check.cases.moe_experts:moe_gate_up",
     "moe_down": "k3compiler.check.cases.moe_experts:moe_down",
+    "moe_gate_up_one": "k3compiler.check.cases.moe_experts:moe_gate_up_one",
+    "moe_down_one": "k3compiler.check.cases.moe_experts:moe_down_one",
     "moe_combine": "k3compiler.check.cases.moe_experts:moe_combine",
     "mx_quantize": "k3compiler.check.cases.moe_experts:mx_quantize",
 }

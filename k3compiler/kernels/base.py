@@ -51,6 +51,8 @@ FAMILIES: dict[str, str] = {
     "moe_scatter": "k3compiler.kernels.moe_route:moe_scatter",
     "moe_gate_up": "k3compiler.kernels.moe_experts:moe_gate_up",
     "moe_down": "k3compiler.kernels.moe_experts:moe_down",
+    "moe_gate_up_one": "k3compiler.kernels.moe_one:moe_gate_up_one",
+    "moe_down_one": "k3compiler.kernels.moe_one:moe_down_one",
     "moe_combine": "k3compiler.kernels.moe_experts:moe_combine",
     "mx_quantize": "k3compiler.kernels.mx_quantize:mx_quantize",
 }

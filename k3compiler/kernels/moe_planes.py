@@ -16,6 +16,7 @@ from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.ops import Tile as TileDialect
 from k3compiler.dialects.tile.values import Tile, dot, mx4_plane, where
 from k3compiler.ir.bindings import ir
+from k3compiler.kernels import moe_one_planes
 from k3compiler.kernels.activation import gated
 from k3compiler.kernels.moe_route import token_of
 from k3compiler.kernels.mx_quantize import to_mxfp8
@@ -160,7 +161,7 @@ def down(p: Program, params: Params) -> None:
     p.grid(f"cdiv({width}, {block_n})", "NB")
 
 
-BODIES = {"moe_gate_up": gate_up, "moe_down": down}
+BODIES = {"moe_gate_up": gate_up, "moe_down": down, **moe_one_planes.BODIES}
 
 
 def planes_program(family: str, params: Params, *, symbol: str, label: str) -> ir.Module:

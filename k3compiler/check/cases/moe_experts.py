@@ -101,6 +101,26 @@ def moe_down(params: Params, rng: np.random.Generator, sizes: dict[str, int]) ->
     return Case(arguments, {"y": want}, TOLERANCE[params["dtype"]])
 
 
+def moe_gate_up_one(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    """moe_gate_up of one token; of a block's rows only the first counts."""
+    case = moe_gate_up({**params, "format": "a16w4"}, rng, {**sizes, "T": 1})
+    arguments = {k: v for k, v in case.arguments.items() if k != "pairs"}
+    where = {"h": case.where["h"] & (case.arguments["pairs"] >= 0)[:, None]}
+    return Case(arguments, case.expected, case.tolerance, where, case.keeps)
+
+
+def moe_down_one(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    """moe_down of one token, and the sum of what it makes; the other rows of a block are NaN."""
+    case = moe_down({**params, "format": "a16w4"}, rng, {**sizes, "T": 1})
+    arguments = {k: v for k, v in case.arguments.items() if k != "y"}
+    want = np.nansum(case.expected["y"], axis=0, keepdims=True)
+    arguments["x"] = np.where((arguments["pairs"] >= 0)[:, None], arguments["x"], np.nan).astype(
+        MEMORY[params["dtype"]]
+    )
+    arguments["r"] = poisoned(want.shape, params["out_dtype"])
+    return Case(arguments, {"r": want}, case.tolerance)
+
+
 def moe_combine(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
     """Rows of pairs that belong to other ranks are NaN."""
     tokens, width, top_k = sizes.get("T", 11), params["width"], params["top_k"]

@@ -63,6 +63,8 @@ _EXPERTS_USED = f"min({{experts}}, {_PAIRS})"
 _EXPERT_WEIGHTS = {
     "moe_gate_up": ("w1", "w3", "s1", "s3"),
     "moe_down": ("w2", "s2"),
+    "moe_gate_up_one": ("w1", "w3", "s1", "s3"),
+    "moe_down_one": ("w2", "s2"),
 }
 _ROWS: dict[tuple[str, str], str] = {
     ("decode_metadata", "record"): "(T+1)",  # of a step in which every row goes on
@@ -74,10 +76,13 @@ _ROWS: dict[tuple[str, str], str] = {
     ("moe_gate_up", "h"): _PAIRS,
     ("moe_gate_up", "h_scale"): _PAIRS,
     ("moe_gate_up", "pairs"): _PAIRS,
+    ("moe_gate_up_one", "h"): _PAIRS,
     ("moe_down", "x"): _PAIRS,
     ("moe_down", "x_scale"): _PAIRS,
     ("moe_down", "pairs"): _PAIRS,
     ("moe_down", "y"): _PAIRS,
+    ("moe_down_one", "x"): _PAIRS,
+    ("moe_down_one", "pairs"): _PAIRS,
     ("moe_combine", "y"): _PAIRS,
 } | {(family, name): _EXPERTS_USED for family, names in _EXPERT_WEIGHTS.items() for name in names}
 
@@ -141,6 +146,8 @@ FLOPS: dict[str, Callable[[Params], str]] = {
     "kda_decode": _kda_decode,
     "moe_gate_up": lambda p: _expert_products(p, 2),
     "moe_down": lambda p: _expert_products(p, 1),
+    "moe_gate_up_one": lambda p: _expert_products(p, 2),
+    "moe_down_one": lambda p: _expert_products(p, 1),
     "mla_prefill": _mla_prefill,
     "mla_decode": _mla_decode,
 }

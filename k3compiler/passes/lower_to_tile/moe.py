@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from k3compiler.config import MX_GROUP
@@ -11,6 +12,7 @@ from k3compiler.package.expr import Expr
 from k3compiler.passes.lower_to_tile.basics import columns_of, dtype_of, power_of_two, result
 from k3compiler.passes.lower_to_tile.builder import PlanBuilder
 from k3compiler.passes.lower_to_tile.refs import Ref
+from k3compiler.passes.match import users
 
 
 def route_topk(plan: PlanBuilder, op: Any) -> None:
@@ -174,7 +176,23 @@ def gate_up(plan: PlanBuilder, op: Any) -> None:
     } | _scales(plan, op, x_scale="x_scale", s1="s1", s3="s3")
     if h.dtype == "e4m3":
         arguments["h_scale"] = result(plan, op.h_scale, "hidden_scale", pairs.rows)
-    plan.launch(origin_of(op), "moe_gate_up", dims, arguments)
+    one = {k: v for k, v in arguments.items() if k != "pairs"}
+    if not _wants(plan, "moe_gate_up_one", dims):
+        plan.launch(origin_of(op), "moe_gate_up", dims, arguments)
+        return
+    several = _several(x)
+    plan.launch(origin_of(op), "moe_gate_up", dims, arguments, times=several)
+    plan.launch(origin_of(op), "moe_gate_up_one", dims, one, times=f"1-{several}")
+
+
+def _wants(plan: PlanBuilder, family: str, dims: Mapping[str, Any]) -> bool:
+    """Whether a schedule has blocks for a family that other families can stand in for."""
+    return "block_n" in plan.schedule(family, dims, plan.phase)[0]
+
+
+def _several(tokens: Ref) -> Expr:
+    """1 where there is more than one token, else 0."""
+    return f"min(1, {tokens.rows}-1)"
 
 
 def _scales(plan: PlanBuilder, op: Any, **names: str) -> dict[str, Ref]:
@@ -184,33 +202,47 @@ def _scales(plan: PlanBuilder, op: Any, **names: str) -> dict[str, Ref]:
 
 
 def down(plan: PlanBuilder, op: Any) -> None:
-    x, weights = plan.ref(op.x), plan.ref(op.weights)
+    """Not of one token where the sum over experts makes it too."""
+    weights = plan.ref(op.weights)
+    y = result(plan, op.y, "expert_out", f"{weights.rows}*{weights.width}")
+    dims, arguments = _down(plan, op)
+    times = _several(weights) if _sums_one(plan, op) else None
+    plan.launch(origin_of(op), "moe_down", dims, arguments | {"y": y}, times=times)
+
+
+def _down(plan: PlanBuilder, op: Any) -> tuple[dict[str, Any], dict[str, Ref]]:
+    """Dimensions and arguments, the result left out."""
+    weights = plan.ref(op.weights)
     experts, width = shape(op.w2)[:2]
-    top_k = weights.width
-    y = result(plan, op.y, "expert_out", f"{weights.rows}*{top_k}")
     dims = {
         "experts": experts,
         "inner": columns_of(op.x),
         "width": width,
-        "top_k": top_k,
+        "top_k": weights.width,
         "format": op.format.value,
         "block_rows": op.block_rows.value,
-        "block_choices": power_of_two(top_k),
-        "dtype": y.dtype,
-        "out_dtype": y.dtype,
+        "block_choices": power_of_two(weights.width),
+        "dtype": dtype_of(op.y),
+        "out_dtype": dtype_of(op.y),
     }
     arguments = {
-        "x": x,
+        "x": plan.ref(op.x),
         "w2": plan.ref(op.w2),
         "pairs": plan.ref(op.pairs),
         "block_expert": plan.ref(op.block_expert),
         "weights": weights,
-        "y": y,
-    } | _scales(plan, op, x_scale="x_scale", s2="s2")
-    plan.launch(origin_of(op), "moe_down", dims, arguments)
+    }
+    return dims, arguments | _scales(plan, op, x_scale="x_scale", s2="s2")
+
+
+def _sums_one(plan: PlanBuilder, op: Any) -> bool:
+    """Whether a ``moe.down`` and the sum of its result, without a norm, are one launch for one token."""
+    (user,) = users(op.y)
+    return optional(user, "eps") is None and _wants(plan, "moe_down_one", _down(plan, op)[0])
 
 
 def combine(plan: PlanBuilder, op: Any) -> None:
+    """Of one token one launch with ``moe.down``, where a schedule says so."""
     y, ids = plan.ref(op.y), plan.ref(op.ids)
     eps, first = optional(op, "eps"), str(optional(op, "first_expert") or 0)
     r = result(plan, op.r, "routed", ids.rows)
@@ -228,7 +260,14 @@ def combine(plan: PlanBuilder, op: Any) -> None:
     arguments: dict[str, Ref | str] = {"y": y, "ids": ids, "r": r, "expert_first": first}
     if op.norm_weight is not None:
         arguments["norm_w"] = plan.ref(op.norm_weight)
-    plan.launch(origin_of(op), "moe_combine", dims, arguments)
+    down_op, several = op.y.owner.opview, _several(ids)
+    if not _sums_one(plan, down_op):
+        plan.launch(origin_of(op), "moe_combine", dims, arguments)
+        return
+    plan.launch(origin_of(op), "moe_combine", dims, arguments, times=several)
+    one, given = _down(plan, down_op)
+    one |= {"out_dtype": r.dtype}
+    plan.launch(origin_of(op), "moe_down_one", one, given | {"r": r}, times=f"1-{several}")
 
 
 def quantize(plan: PlanBuilder, op: Any) -> None:

@@ -5,6 +5,9 @@ _SITU = dict(activation="situ", beta=4.0, linear_beta=25.0)
 _DOWN = dict(
     experts=4, inner=96, width=72, top_k=3, block_rows=16, block_n=64, block_k=64, block_choices=4
 )
+_ONE = {k: v for k, v in _DOWN.items() if k != "block_k"} | dict(
+    format="a16w4", block_n=4, together=2
+)
 
 PROGRAMS = [
     (
@@ -107,4 +110,17 @@ PROGRAMS = [
         ),
         {"ROWS": 11},
     ),
+    (
+        "moe_gate_up_one",
+        dict(_UP, **_SITU, in_cols=130, in_offset=30, format="a16w4", dtype="bf16", block_n=4),
+        {"T": 1},
+    ),
+    (
+        "moe_gate_up_one",
+        dict(_UP, activation="silu", in_cols=96, in_offset=0, format="a16w4", dtype="f32")
+        | dict(block_n=16),
+        {"T": 1},
+    ),
+    ("moe_down_one", dict(_ONE, dtype="bf16", out_dtype="bf16"), {"T": 1}),
+    ("moe_down_one", dict(_ONE, dtype="f32", out_dtype="f32") | dict(block_n=16), {"T": 1}),
 ]
