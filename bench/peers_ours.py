@@ -283,7 +283,8 @@ def mla_decode(x: Mapping[str, Any]) -> tuple[Run, Run]:
     batch, heads, context = x["B"], x["H"], x["L"]
 
     def wanted(step: LaunchStep, kernel: KernelRecord) -> bool:
-        return step.op in ("mla.decode", "mla.merge") and kernel.params["heads"] == heads
+        is_ours = kernel.family in ("mla_decode", "mla_merge")
+        return is_ours and kernel.params["heads"] == heads
 
     part, steps = find("decode", wanted)
     query = x["q"][:, 0]

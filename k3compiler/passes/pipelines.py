@@ -14,6 +14,7 @@ from k3compiler.passes.fuse_gate import FuseGate
 from k3compiler.passes.fuse_kda_decode import FuseKdaDecode
 from k3compiler.passes.fuse_kda_inputs import FuseKdaInputs
 from k3compiler.passes.fuse_latent_write import FuseLatentWrite
+from k3compiler.passes.fuse_merge import FuseMerge
 from k3compiler.passes.fuse_moe import FuseMoe
 from k3compiler.passes.fuse_projections import FuseProjections
 from k3compiler.passes.fuse_query_norm import FuseQueryNorm
@@ -58,6 +59,7 @@ DECODE: Pipeline = (
     FuseLatentWrite(),
     ConvertMlaAbsorbed(),
     FuseGate(),
+    FuseMerge(),
     FuseResidual(),
     FuseMoe(block_rows=16),
     FuseSort(),

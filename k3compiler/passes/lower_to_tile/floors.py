@@ -101,6 +101,10 @@ def _head_gemm(p: Params) -> str:
     return f"{2 * p['heads'] * p['N'] * p['K']}*T"
 
 
+def _merge_up(p: Params) -> str:
+    return f"{2 * p['heads'] * p['kv_lora']}*S*({p['N']}+NSPLIT)"
+
+
 def _prepare(p: Params) -> str:
     """Scores, masks, inverse (about a third of a full product each) and two right-hand sides a chunk."""
     k, v, c = p["k_dim"], p["v_dim"], 64
@@ -140,6 +144,7 @@ FLOPS: dict[str, Callable[[Params], str]] = {
     "gemm_few": _gemm,
     "gemv": _gemm,
     "head_gemm": _head_gemm,
+    "mla_merge_up": _merge_up,
     "kda_prepare": _prepare,
     "kda_output": _output,
     "kda_segment_maps": _segment_maps,
