@@ -1,7 +1,7 @@
 """Decode steps per second of the whole engine, by batch, and what the host waits for.
 
     python bench/engine_steps.py PKG --weights DIR [--device cuda] [--batches 1,64,256] [--steps 100]
-        [--context 512] [--out steps.json] [--trace]
+        [--context 512] [--temperature 0.8] [--out steps.json] [--trace]
 
 ``host_us`` is what the engine's Python takes per step (scheduling, records, book-keeping, launches):
 the step's time less what it waited for tokens. With ``--trace`` on a GPU, steps are run under the
@@ -15,6 +15,7 @@ import datetime
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -47,12 +48,24 @@ class WaitTimer:
         return timed
 
 
-def decoding(engine: Engine, batch: int, context: int, tokens: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What every request of a batch is: tokens of its prompt, and how its tokens are chosen."""
+
+    context: int
+    temperature: float
+
+    def params(self, tokens: int) -> SamplingParams:
+        heat = self.temperature
+        return SamplingParams(tokens, heat, top_p=0.95, seed=1, ignore_eos=True)
+
+
+def decoding(engine: Engine, batch: int, load: Load, tokens: int) -> None:
     """Fill the engine with ``batch`` requests and run their prompts."""
     rng = np.random.default_rng(1)
-    params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    params = load.params(tokens)
     for _ in range(batch):
-        prompt = rng.integers(0, engine.executor.vocab_size, context).tolist()
+        prompt = rng.integers(0, engine.executor.vocab_size, load.context).tolist()
         engine._submit(engine._request(prompt, params), KEYS, 0)
     while engine.metrics()["num_requests_waiting"] or engine.scheduler._prefilling:
         engine.step()
@@ -63,9 +76,9 @@ def finish(engine: Engine) -> None:
         engine.step()
 
 
-def measure(engine: Engine, batch: int, context: int, steps: int) -> dict[str, Any]:
+def measure(engine: Engine, batch: int, load: Load, steps: int) -> dict[str, Any]:
     """Median step time while every request decodes."""
-    decoding(engine, batch, context, steps + 40)
+    decoding(engine, batch, load, steps + 40)
     for _ in range(8):
         engine.step()
     timer = WaitTimer(engine.executor.start_decode)
@@ -83,7 +96,8 @@ def measure(engine: Engine, batch: int, context: int, steps: int) -> dict[str, A
     median = float(np.median(times))
     return {
         "batch": batch,
-        "context_tokens": context,
+        "context_tokens": load.context,
+        "temperature": load.temperature,
         "step_us": round(median * 1e6, 1),
         "mean_step_us": round(float(np.mean(times)) * 1e6, 1),
         "host_us": round(float(np.median(host)) * 1e6, 1),
@@ -92,11 +106,11 @@ def measure(engine: Engine, batch: int, context: int, steps: int) -> dict[str, A
     }
 
 
-def trace(engine: Engine, batch: int, context: int) -> dict[str, Any]:
+def trace(engine: Engine, batch: int, load: Load) -> dict[str, Any]:
     """Calls of the CUDA runtime and driver, and what ran on the GPU, in steady decode steps."""
     from torch import profiler
 
-    decoding(engine, batch, context, TRACED_STEPS + 40)
+    decoding(engine, batch, load, TRACED_STEPS + 40)
     for _ in range(8):
         engine.step()
     with profiler.profile(
@@ -153,6 +167,7 @@ def main() -> None:
     parser.add_argument("--batches", default="1,64,256")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--context", type=int, default=512)
+    parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--trace", action="store_true")
     options = parser.parse_args()
@@ -165,8 +180,9 @@ def main() -> None:
         max_sequences=max(batches),
         prefill_tokens=4096,
     )
-    rows = [measure(engine, batch, options.context, options.steps) for batch in batches]
-    traces = [trace(engine, batch, options.context) for batch in batches] if options.trace else []
+    load = Load(options.context, options.temperature)
+    rows = [measure(engine, batch, load, options.steps) for batch in batches]
+    traces = [trace(engine, batch, load) for batch in batches] if options.trace else []
     for row in [*rows, *traces]:
         print(row)
     if options.out is not None:
