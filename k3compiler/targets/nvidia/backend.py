@@ -49,8 +49,8 @@ class NvidiaBackend:
         return {"triton": triton_version(), "ptx": str(PTX_VERSION)}
 
     def sources(self) -> tuple[str, ...]:
-        programs = ("k3compiler.kernels.moe_planes", "k3compiler.kernels.moe_one_planes")  # made here
-        return ("k3compiler.targets.triton_ir", "k3compiler.targets.nvidia", *programs)
+        made_here = ("k3compiler.kernels.moe_planes", "k3compiler.kernels.moe_one_planes")
+        return ("k3compiler.targets.triton_ir", "k3compiler.targets.nvidia", *made_here)
 
     def modules(self) -> tuple[str, ...]:
         return (COMPILER_MODULE, "triton.backends.nvidia.compiler")
