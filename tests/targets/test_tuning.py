@@ -68,6 +68,13 @@ def test_work_counts_a_product() -> None:
     assert work.written_bytes == 64 * 16 * 2
 
 
+def test_parts_of_a_sum_are_no_more_work() -> None:
+    sizes = {k: v for k, v in GEMM.items() if k not in ("group", "swap", "block_m")}
+    few = {**sizes, "tokens": 16, "block_n": 64, "parts": 4}
+    kernel = Kernels().get(Origin("k3.linear", None, "1"), "gemm_few", few, {})
+    assert work_of(kernel.text).matrix_flops == 2 * 64 * 16 * 512
+
+
 def test_cost_prefers_more_in_flight_and_punishes_spills() -> None:
     work = Work(loop_bytes=1 << 20, step_bytes=1 << 14, staged_bytes=1 << 14, steps=64)
     launch = Launch(132, 132 << 20)

@@ -128,7 +128,7 @@ class _Counter:
 
     def _product(self, operation: Any, times: int, *, is_scaled: bool) -> None:
         a, b = (_extents(v.type)[0] for v in list(operation.operands)[:2])
-        rows, columns = _extents(operation.results[0].type)[0][-2:]
+        rows, columns = a[0], _extents(operation.results[0].type)[0][-1]
         depth = b[-2] if b[-1] == columns else a[-1]
         self.work.matrix_flops += 2 * max(rows, MATRIX_ROWS) * columns * depth * times
         if is_scaled:
