@@ -206,6 +206,7 @@ def _rel_err(out: Any, ref: Any) -> float:
 
 # -- KDA decode -------------------------------------------------------------------------------
 def kda_decode(x: Mapping[str, Any]) -> tuple[Run, Run]:
+    """The peers' decay logits are given as the product of unit rows and a weight, where the step makes them itself."""
     heads, batch, dim = x["H"], x["B"], x["H"] * 128
     part, steps = find("decode", lambda s, k: s.op == "kda.decode" and k.params["heads"] == heads)
     params = part.kernels[steps[0].launch].params
@@ -216,12 +217,17 @@ def kda_decode(x: Mapping[str, Any]) -> tuple[Run, Run]:
         "v_offset": x["x"][:, 2 * dim :],
     }
     pieces |= {"beta_offset": x["raw_beta"][0], "gate_offset": x["gate"].reshape(batch, -1)}
+    f, rank = x["raw_g"][0].reshape(batch, -1).contiguous(), params.get("rank", batch)
+    if batch > rank:
+        raise NotImplementedError("more sequences than the decay's rank")
+    pieces["low_offset"] = torch.eye(batch, rank, device=rows.device)
     for key, piece in pieces.items():
-        if params[key] is not None:
+        if params.get(key) is not None:
             rows[:, params[key] : params[key] + piece.shape[1]] = piece
     given = {
         "x": rows,
-        "f": x["raw_g"][0].reshape(batch, -1).contiguous(),
+        "f": f,
+        "f_w": torch.nn.functional.pad(f.T, (0, rank - batch)).contiguous(),
         "gate": pieces["gate_offset"].contiguous(),
         "conv_w": x["w"].contiguous(),
         "a_log": x["A_log"],

@@ -48,6 +48,56 @@ class _ConvStep:
             self.conv.store((self.slot, j, channel), u, limits=(channel + width,))
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Decay logits that are in memory."""
+
+    f: Buffer
+
+    def read(self, token: Tile, key: Tile, block: int, end: Tile) -> Tile:
+        """A head's logits, f32: columns ``key`` to ``end``."""
+        return self.f.load((token, key), (block,), limits=(end,)).to("f32")
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """Decay logits as the product of a row of ``low`` and a head's rows of a weight."""
+
+    low: Buffer
+    weight: Buffer
+    offset: int
+    rank: int
+    block_rank: int
+
+    def read(self, token: Tile, key: Tile, block: int, end: Tile) -> Tile:
+        """As :meth:`_Given.read`, not rounded to the memory's dtype; blocks of columns are added up, then within."""
+        starts, width = range(0, self.rank, self.block_rank), self.block_rank
+        weights = [
+            self.weight.load((key, start), (block, width), limits=(end, self.rank))
+            for start in starts
+        ]
+        last = self.offset + self.rank
+        rows = [
+            self.low.load((token, self.offset + start), (width,), limits=(last,))
+            for start in starts
+        ]
+        parts = [
+            weight.to("f32") * row.to("f32").expand(0)
+            for weight, row in zip(weights, rows, strict=True)
+        ]
+        return reduce(Tile.__add__, parts).sum(1)
+
+
+def _decay_logits(
+    p: Program, dtype: str, width: int, low_cols: int, offset: int, rank: int | None, block: int
+) -> _Given | _Product:
+    """Declares the buffers that all heads' decay logits, ``width`` in a row, come from."""
+    if rank is None:
+        return _Given(p.buffer("f", dtype, ("T", width)))
+    low = p.buffer("low", dtype, ("T", low_cols))
+    return _Product(low, p.buffer("f_w", dtype, (width, rank)), offset, rank, block)
+
+
 def _unit_pair(q: Tile, k: Tile, k_dim: int) -> tuple[Tile, Tile, Tile]:
     """q of length ``k_dim^-0.5``, k of length 1, and their product; eps is added to the sums of squares (spec 3.3)."""
     q_squared, k_squared, kq = (product.sum(0) for product in (q * q, k * k, q * k))
@@ -82,16 +132,24 @@ def kda_decode(
     v_offset: int,
     beta_offset: int,
     gate_offset: int | None,
+    rank: int | None = None,
+    block_rank: int = 0,
+    low_cols: int = 0,
+    low_offset: int = 0,
 ) -> None:
     """Conv, SiLU, norms, gates, one step of the recurrence in place, gated RMSNorm.
 
     One program per (sequence, head); ``block_k`` covers Dk, ``block_v`` rows of the state at a time. All of the
-    state is asked for before anything else, and is gone through once: with s the decayed state and
+    state is asked for before anything else (the decay, the first vector shared, makes the threads wait for each other
+    while it and the conv memory are on their way), and is gone through once: with s the decayed state and
     w = (v - s k) beta, the new state is s + w k^T and its output s q + w (k q), so one sweep gives both sums.
     Vectors are made once (:func:`_shared`), not by every thread that holds a piece of their row. The conv memory
     is written last: by then a reduction over all of the output has made every thread wait for its reads.
 
-    Shapes: x ``[T, in_cols]``; f ``[T, H*Dk]``; gate ``[T, H*Dv]`` (only if ``gate_offset`` is None);
+    With ``rank`` every program makes its head's decay logits itself, from a low-rank row and the head's rows of f_w.
+
+    Shapes: x ``[T, in_cols]``; f ``[T, H*Dk]`` (with ``rank`` low ``[T, low_cols]`` from column ``low_offset`` and f_w
+    ``[H*Dk, rank]``); gate ``[T, H*Dv]`` (only if ``gate_offset`` is None);
     conv_w ``[2*H*Dk + H*Dv, conv_size]`` f32 (channels q, k, v); a_log ``[H]``, dt_bias ``[H*Dk]``,
     norm_w ``[Dv]`` f32; kda_conv ``[SLOTS, conv_size-1, 2*H*Dk + H*Dv]``;
     kda_state ``[SLOTS, H, Dv, Dk]`` f32; o ``[T, H*Dv]``. Row i is sequence i.
@@ -99,7 +157,7 @@ def kda_decode(
     """
     channels = 2 * heads * k_dim + heads * v_dim
     x = p.buffer("x", dtype, ("T", in_cols))
-    f = p.buffer("f", dtype, ("T", heads * k_dim))
+    decay_logits = _decay_logits(p, dtype, heads * k_dim, low_cols, low_offset, rank, block_rank)
     gate, gate_first, _ = output_gate(
         p, x, heads=heads, v_dim=v_dim, dtype=dtype, gate_offset=gate_offset
     )
@@ -131,7 +189,7 @@ def kda_decode(
         channel = h * v_dim + (2 * heads * k_dim + v0)
         window = step.read(h * v_dim + (v_offset + v0), channel, block_v, width)
         windows.append((window, channel, width))
-    f_row = f.load((t, key), (block_k,), limits=(key + k_dim,)).to("f32")
+    f_row = decay_logits.read(t, key, block_k, key + k_dim)
     bias = dt_bias.load((key,), (block_k,), limits=(key + k_dim,))
     rate, beta = exp(a_log.load((h,))), sigmoid(x.load((t, h + beta_offset)).to("f32"))
     ends = [h * v_dim + v0 + width for v0, width in blocks]
@@ -142,9 +200,9 @@ def kda_decode(
     ]
     weights = [norm_w.load((v0,), (block_v,)) for v0, _ in blocks]
 
+    decay = _shared(exp(log_decay(f_row, bias, rate, lower_bound)), 0).expand(0)
     q, k, kq = _unit_pair(step.silu(*windows[0]), step.silu(*windows[1]), k_dim)
-    decay = exp(log_decay(f_row, bias, rate, lower_bound))
-    q, k, decay = (_shared(v, 0).expand(0) for v in (q, k, decay))
+    q, k = (_shared(v, 0).expand(0) for v in (q, k))
 
     outputs: list[Tile] = []
     for (v0, width), window, before in zip(blocks, windows[2:], states, strict=True):

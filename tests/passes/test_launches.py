@@ -39,7 +39,7 @@ def launches(tokens: int) -> dict[int | None, list[LaunchStep]]:
     return found
 
 
-@pytest.mark.parametrize(("tokens", "limits"), [(1, (15, 18)), (8, (16, 19))])
+@pytest.mark.parametrize(("tokens", "limits"), [(1, (14, 18)), (8, (15, 19))])
 def test_launches_of_a_layer(tokens: int, limits: tuple[int, int]) -> None:
     """KDA and MLA layers with experts; one token is routed in one launch, a few in two."""
     layers = tiny_config("spec").mla_layers

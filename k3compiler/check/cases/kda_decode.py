@@ -23,7 +23,7 @@ def projections(rng: np.random.Generator, params: Params, tokens: int) -> dict[s
     keys, values = heads * params["k_dim"], heads * params["v_dim"]
     made = {
         "x": rng.standard_normal((tokens, params["in_cols"])).astype(kind),
-        "f": (2.5 * rng.standard_normal((tokens, keys))).astype(kind),
+        **_decay_inputs(rng, params, tokens),
         "conv_w": (0.5 * rng.standard_normal((2 * keys + values, params["conv_size"]))).astype(
             "f4"
         ),
@@ -32,6 +32,29 @@ def projections(rng: np.random.Generator, params: Params, tokens: int) -> dict[s
     if params.get("gate_offset", 0) is None:
         made["gate"] = rng.standard_normal((tokens, values)).astype(kind)
     return made
+
+
+def _decay_inputs(rng: np.random.Generator, params: Params, tokens: int) -> dict[str, Array]:
+    """Decay logits, or the rows and the weight that make them."""
+    kind, keys, rank = (
+        MEMORY[params["dtype"]],
+        params["heads"] * params["k_dim"],
+        params.get("rank"),
+    )
+    if rank is None:
+        return {"f": (2.5 * rng.standard_normal((tokens, keys))).astype(kind)}
+    return {
+        "low": rng.standard_normal((tokens, params["low_cols"])).astype(kind),
+        "f_w": (2.5 * rank**-0.5 * rng.standard_normal((keys, rank))).astype(kind),
+    }
+
+
+def _decay_logits(params: Params, made: dict[str, Array]) -> Array:
+    if "f" in made:
+        return made["f"].astype(np.float64)
+    first = params["low_offset"]
+    low = made["low"][:, first : first + params["rank"]].astype(np.float64)
+    return low @ made["f_w"].astype(np.float64).T
 
 
 def raw_branches(params: Params, x: Array) -> Array:
@@ -53,7 +76,7 @@ def heads_of(params: Params, mixed: Array) -> tuple[Array, Array, Array]:
 def gate_of(params: Params, made: dict[str, Array]) -> tuple[Array, Array]:
     """``g [T, H, Dk]`` and ``beta [T, H]`` in float64."""
     heads, first = params["heads"], params["beta_offset"]
-    f = made["f"].astype(np.float64).reshape(-1, heads, params["k_dim"])
+    f = _decay_logits(params, made).reshape(-1, heads, params["k_dim"])
     g = kda_gate(
         f,
         made["a_log"].astype(np.float64),

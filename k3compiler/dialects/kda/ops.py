@@ -35,8 +35,8 @@ class KdaOp(Checked, dialect=Kda, traits=[Pure]):
     """Base of the kda ops."""
 
 
-def _input_faults(op: Any, heads: int) -> Iterator[Fault]:
-    """What kda.inputs and kda.decode read in common."""
+def _input_faults(op: Any, heads: int, decay_width: int | None) -> Iterator[Fault]:
+    """What kda.inputs and kda.decode read in common; ``decay_width`` is that of the decay's logits."""
     yield positive("num_heads", heads)
     yield ranked("conv_weight", op.conv_weight, 2)
     yield shaped("qkv", op.qkv, None, shape(op.conv_weight)[0])
@@ -45,7 +45,7 @@ def _input_faults(op: Any, heads: int) -> Iterator[Fault]:
     yield shaped("conv_state", op.conv_state, None, taps - 1, shape(op.conv_weight)[0])
     yield shaped("beta", op.beta, None, heads)
     yield shaped("a_log", op.a_log, heads)
-    yield shaped("dt_bias", op.dt_bias, shape(op.f)[-1])
+    yield shaped("dt_bias", op.dt_bias, decay_width)
     for name in ("a_log", "dt_bias"):
         yield typed(name, getattr(op, name), "f32")
     yield positive("q_scale", op.q_scale.value)
@@ -89,7 +89,7 @@ class Inputs(KdaOp, name="inputs"):
 
     def faults(self) -> Iterator[Fault]:
         heads = self.num_heads.value
-        yield from _input_faults(self, heads)
+        yield from _input_faults(self, heads, shape(self.f)[-1])
         key_width, value_width = shape(self.f)[-1] or 0, shape(self.v)[-1] or 0
         yield want("columns of qkv", 2 * key_width + value_width, shape(self.qkv)[-1])
         for name in ("q", "k", "g"):
@@ -284,7 +284,9 @@ class Output(KdaOp, name="output"):
 class Decode(KdaOp, name="decode"):
     """One token of every sequence, whole: conv, SiLU, norms, gate, state step, gated norm, both states updated.
 
-    Shapes: qkv [S, 2*H*Dk + H*Dv], f [S, H*Dk], beta [S, H] (logits), gate [S, H*Dv],
+    With ``f_weight`` (optional) the decay's logits are its product with f, in f32, as a low-rank map makes them.
+
+    Shapes: qkv [S, 2*H*Dk + H*Dv], f [S, H*Dk] (with f_weight [H*Dk, R]: [S, R]), beta [S, H] (logits), gate [S, H*Dv],
     conv_weight [2*H*Dk + H*Dv, W] f32, conv_state [SLOTS, W-1, 2*H*Dk + H*Dv], a_log [H] f32,
     dt_bias [H*Dk] f32, norm_weight [Dv] f32,
     state [SLOTS, H, Dv, Dk] f32 -> y [S, H*Dv], new_conv_state as conv_state, new_state as state.
@@ -310,14 +312,19 @@ class Decode(KdaOp, name="decode"):
     y: Result[Tensor]
     new_conv_state: Result[Tensor]
     new_state: Result[Tensor]
+    f_weight: Operand[Tensor] | None = None
 
     def faults(self) -> Iterator[Fault]:
         heads = self.num_heads.value
-        yield from _input_faults(self, heads)
+        low = self.f_weight
+        yield from _input_faults(self, heads, shape(self.f)[-1] if low is None else shape(low)[0])
         yield ranked("state", self.state, 4)
         _, state_heads, value, key = shape(self.state)
         yield want("heads of the state", heads, state_heads)
-        yield shaped("f", self.f, None, heads * (key or 0))
+        if low is None:
+            yield shaped("f", self.f, None, heads * (key or 0))
+        else:
+            yield shaped("f_weight", low, heads * (key or 0), shape(self.f)[-1])
         yield shaped("gate", self.gate, None, heads * (value or 0))
         yield want("columns of qkv", heads * (2 * (key or 0) + (value or 0)), shape(self.qkv)[-1])
         yield shaped("norm_weight", self.norm_weight, value)

@@ -72,6 +72,7 @@ _ROWS: dict[tuple[str, str], str] = {
     ("embed", "table"): "T",
     ("gather_rows", "x"): "R",
     ("kda_conv_state", "x"): "(3*S)",
+    ("kda_decode", "low"): "cdiv(T*{rank}, {low_cols})",
     ("mla_latent_write", "mla_cache"): "cdiv(T, 64)",
     ("moe_gate_up", "h"): _PAIRS,
     ("moe_gate_up", "h_scale"): _PAIRS,
@@ -122,7 +123,7 @@ def _segment_maps(p: Params) -> str:
 
 
 def _kda_decode(p: Params) -> str:
-    return f"{p['heads'] * 7 * p['k_dim'] * p['v_dim']}*S"
+    return f"{p['heads'] * p['k_dim'] * (7 * p['v_dim'] + 2 * p.get('rank', 0))}*S"
 
 
 def _mla_prefill(p: Params) -> str:

@@ -176,14 +176,24 @@ def output(plan: PlanBuilder, op: Any) -> None:
     plan.launch(origin_of(op), "kda_output", dims, arguments)
 
 
+def _decay(plan: PlanBuilder, op: Any) -> tuple[dict[str, Ref], dict[str, Any]]:
+    """Where the decay's logits come from, and its dimensions."""
+    f = plan.ref(op.f)
+    if op.f_weight is None:
+        return {"f": f}, {}
+    dims = {"rank": f.columns, "low_cols": f.width, "low_offset": f.offset}
+    dims["block_rank"] = power_of_two(f.columns, at_most=64)
+    return {"low": f, "f_w": plan.ref(op.f_weight)}, dims
+
+
 def decode(plan: PlanBuilder, op: Any) -> None:
-    f, gate = plan.ref(op.f), plan.ref(op.gate)
+    gate, (decay, decay_dims) = plan.ref(op.gate), _decay(plan, op)
     conv, state = plan.bind(op.new_conv_state, plan.ref(op.conv_state)), plan.ref(op.state)
     plan.bind(op.new_state, state)
-    x, columns = _projected(op, plan, f.width)
-    heads, v_dim, _ = _state_dims(state)
+    heads, v_dim, k_dim = _state_dims(state)
+    x, columns = _projected(op, plan, heads * k_dim)
     is_fused = gate.name == x.name
-    dims = _head_dims(heads, f.width, heads * v_dim) | columns
+    dims = _head_dims(heads, heads * k_dim, heads * v_dim) | columns | decay_dims
     dims |= {
         "conv_size": columns_of(op.conv_weight),
         "lower_bound": optional(op, "lower_bound"),
@@ -193,7 +203,7 @@ def decode(plan: PlanBuilder, op: Any) -> None:
     }
     arguments = {
         "x": x,
-        "f": f,
+        **decay,
         "conv_w": plan.ref(op.conv_weight),
         "a_log": plan.ref(op.a_log),
         "dt_bias": plan.ref(op.dt_bias),

@@ -117,8 +117,9 @@ def output(
 
 def decode(
     op: Any, step: Step, qkv: Array, f: Array, beta: Array, gate: Array, w: Array, conv: Array,
-    a_log: Array, dt_bias: Array, norm_w: Array, state: Array, batch: None,
+    a_log: Array, dt_bias: Array, norm_w: Array, state: Array, batch: None, f_w: Array | None,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
+    f = f if f_w is None else f @ f_w.T
     q, k, v, g, b = _token_inputs(op, step, qkv, f, beta, w, conv, a_log, dt_bias)
     o, new_state = np.empty_like(v), state.copy()
     for seq in range(step.num_sequences):

@@ -72,13 +72,20 @@ func.func @output(%a: tensor<?x4x64x16xf32>, %b: tensor<?x4x64x16xf32>, %c: tens
 // -----
 // CHECK: kda.decode: beta: expected ?x2, found ?x4; a_log: expected 2, found 4; heads of the state: expected 2, found 4; f: expected ?x32, found ?x64; gate: expected ?x32, found ?x64; columns of qkv: expected 96, found 192; y: expected ?x32, found ?x64
 func.func @decode(%a: tensor<?x192xf32>, %b: tensor<?x64xf32>, %c: tensor<?x4xf32>, %d: tensor<?x64xf32>, %e: tensor<192x4xf32>, %f: tensor<?x3x192xf32>, %g: tensor<4xf32>, %h: tensor<64xf32>, %i: tensor<16xf32>, %j: tensor<?x4x16x16xf32>, %k: !k3.batch) -> (tensor<?x64xf32>, tensor<?x3x192xf32>, tensor<?x4x16x16xf32>) {
-  %r:3 = "kda.decode"(%a, %b, %c, %d, %e, %f, %g, %h, %i, %j, %k) {l2_eps = 9.9999999999999995E-7 : f64, lower_bound = -5.000000e+00 : f64, norm_eps = 1.000000e-05 : f64, num_heads = 2 : i64, q_scale = 2.500000e-01 : f64} : (tensor<?x192xf32>, tensor<?x64xf32>, tensor<?x4xf32>, tensor<?x64xf32>, tensor<192x4xf32>, tensor<?x3x192xf32>, tensor<4xf32>, tensor<64xf32>, tensor<16xf32>, tensor<?x4x16x16xf32>, !k3.batch) -> (tensor<?x64xf32>, tensor<?x3x192xf32>, tensor<?x4x16x16xf32>)
+  %r:3 = "kda.decode"(%a, %b, %c, %d, %e, %f, %g, %h, %i, %j, %k) {l2_eps = 9.9999999999999995E-7 : f64, lower_bound = -5.000000e+00 : f64, norm_eps = 1.000000e-05 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0>, num_heads = 2 : i64, q_scale = 2.500000e-01 : f64} : (tensor<?x192xf32>, tensor<?x64xf32>, tensor<?x4xf32>, tensor<?x64xf32>, tensor<192x4xf32>, tensor<?x3x192xf32>, tensor<4xf32>, tensor<64xf32>, tensor<16xf32>, tensor<?x4x16x16xf32>, !k3.batch) -> (tensor<?x64xf32>, tensor<?x3x192xf32>, tensor<?x4x16x16xf32>)
   return %r#0, %r#1, %r#2 : tensor<?x64xf32>, tensor<?x3x192xf32>, tensor<?x4x16x16xf32>
 }
 
 // -----
 // CHECK: kda.decode: gate: expected ?x64, found ?x48
 func.func @decode(%a: tensor<?x192xf32>, %b: tensor<?x64xf32>, %c: tensor<?x4xf32>, %d: tensor<?x48xf32>, %e: tensor<192x4xf32>, %f: tensor<?x3x192xf32>, %g: tensor<4xf32>, %h: tensor<64xf32>, %i: tensor<16xf32>, %j: tensor<?x4x16x16xf32>, %k: !k3.batch) -> (tensor<?x64xf32>, tensor<?x3x192xf32>, tensor<?x4x16x16xf32>) {
-  %r:3 = "kda.decode"(%a, %b, %c, %d, %e, %f, %g, %h, %i, %j, %k) {l2_eps = 9.9999999999999995E-7 : f64, lower_bound = -5.000000e+00 : f64, norm_eps = 1.000000e-05 : f64, num_heads = 4 : i64, q_scale = 2.500000e-01 : f64} : (tensor<?x192xf32>, tensor<?x64xf32>, tensor<?x4xf32>, tensor<?x48xf32>, tensor<192x4xf32>, tensor<?x3x192xf32>, tensor<4xf32>, tensor<64xf32>, tensor<16xf32>, tensor<?x4x16x16xf32>, !k3.batch) -> (tensor<?x64xf32>, tensor<?x3x192xf32>, tensor<?x4x16x16xf32>)
+  %r:3 = "kda.decode"(%a, %b, %c, %d, %e, %f, %g, %h, %i, %j, %k) {l2_eps = 9.9999999999999995E-7 : f64, lower_bound = -5.000000e+00 : f64, norm_eps = 1.000000e-05 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0>, num_heads = 4 : i64, q_scale = 2.500000e-01 : f64} : (tensor<?x192xf32>, tensor<?x64xf32>, tensor<?x4xf32>, tensor<?x48xf32>, tensor<192x4xf32>, tensor<?x3x192xf32>, tensor<4xf32>, tensor<64xf32>, tensor<16xf32>, tensor<?x4x16x16xf32>, !k3.batch) -> (tensor<?x64xf32>, tensor<?x3x192xf32>, tensor<?x4x16x16xf32>)
+  return %r#0, %r#1, %r#2 : tensor<?x64xf32>, tensor<?x3x192xf32>, tensor<?x4x16x16xf32>
+}
+
+// -----
+// CHECK: kda.decode: f_weight: expected 64x6, found 64x5
+func.func @decode(%a: tensor<?x192xf32>, %b: tensor<?x6xf32>, %c: tensor<?x4xf32>, %d: tensor<?x64xf32>, %e: tensor<192x4xf32>, %f: tensor<?x3x192xf32>, %g: tensor<4xf32>, %h: tensor<64xf32>, %i: tensor<16xf32>, %j: tensor<?x4x16x16xf32>, %k: !k3.batch, %l: tensor<64x5xf32>) -> (tensor<?x64xf32>, tensor<?x3x192xf32>, tensor<?x4x16x16xf32>) {
+  %r:3 = "kda.decode"(%a, %b, %c, %d, %e, %f, %g, %h, %i, %j, %k, %l) {l2_eps = 9.9999999999999995E-7 : f64, lower_bound = -5.000000e+00 : f64, norm_eps = 1.000000e-05 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1>, num_heads = 4 : i64, q_scale = 2.500000e-01 : f64} : (tensor<?x192xf32>, tensor<?x6xf32>, tensor<?x4xf32>, tensor<?x64xf32>, tensor<192x4xf32>, tensor<?x3x192xf32>, tensor<4xf32>, tensor<64xf32>, tensor<16xf32>, tensor<?x4x16x16xf32>, !k3.batch, tensor<64x5xf32>) -> (tensor<?x64xf32>, tensor<?x3x192xf32>, tensor<?x4x16x16xf32>)
   return %r#0, %r#1, %r#2 : tensor<?x64xf32>, tensor<?x3x192xf32>, tensor<?x4x16x16xf32>
 }
