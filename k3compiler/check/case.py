@@ -35,6 +35,7 @@ CASES: dict[str, str] = {
     "sample_border": "k3compiler.check.cases.sample:sample_border",
     "sample_draw": "k3compiler.check.cases.sample:sample_draw",
     "sample_pick": "k3compiler.check.cases.sample:sample_pick",
+    "norm_gemv": "k3compiler.check.cases.norm:norm_gemv",
     "rms_norm": "k3compiler.check.cases.norm:rms_norm",
     "decode_metadata": "k3compiler.check.cases.step_metadata:decode_metadata",
     "prefill_metadata": "k3compiler.check.cases.step_metadata:prefill_metadata",

@@ -33,6 +33,7 @@ FAMILIES: dict[str, str] = {
     "sample_draw": "k3compiler.kernels.sample:sample_draw",
     "sample_pick": "k3compiler.kernels.sample:sample_pick",
     "gemv": "k3compiler.kernels.gemv:gemv",
+    "norm_gemv": "k3compiler.kernels.norm_gemv:norm_gemv",
     "rms_norm": "k3compiler.kernels.norm:rms_norm",
     "decode_metadata": "k3compiler.kernels.step_metadata:decode_metadata",
     "prefill_metadata": "k3compiler.kernels.step_metadata:prefill_metadata",

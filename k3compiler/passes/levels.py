@@ -13,8 +13,8 @@ from k3compiler.passes.module import operations
 
 # On both levels: parameters, plain kernels, views.
 SHARED = (
-    k3.Weight, k3.Embed, k3.Linear, k3.GatedLinear, k3.Columns, k3.RmsNorm, k3.Add, k3.Situ, k3.SiluMul, k3.GatherRows,
-    k3.Argmax, k3.Sample, k3.StepMetadata,
+    k3.Weight, k3.Embed, k3.Linear, k3.GatedLinear, k3.NormLinear, k3.Columns, k3.RmsNorm, k3.Add, k3.Situ, k3.SiluMul,
+    k3.GatherRows, k3.Argmax, k3.Sample, k3.StepMetadata,
 )  # fmt: skip
 FUSED_DIALECTS = ("kda", "mla", "attn_res", "moe", "mx")
 

@@ -16,6 +16,7 @@ from k3compiler.passes.fuse_kda_inputs import FuseKdaInputs
 from k3compiler.passes.fuse_latent_write import FuseLatentWrite
 from k3compiler.passes.fuse_merge import FuseMerge
 from k3compiler.passes.fuse_moe import FuseMoe
+from k3compiler.passes.fuse_part_norm import FusePartNorm
 from k3compiler.passes.fuse_projections import FuseProjections
 from k3compiler.passes.fuse_query_norm import FuseQueryNorm
 from k3compiler.passes.fuse_requantize import FuseRequantize
@@ -67,6 +68,7 @@ DECODE: Pipeline = (
     FuseRequantize(),
     FuseProjections(),
     FuseQueryNorm(),
+    FusePartNorm(),
     FuseActivation(),
     VerifyLevel(),
 )

@@ -30,6 +30,7 @@ PASSES: dict[str, str] = {
     "fuse-requantize": "k3compiler.passes.fuse_requantize:FuseRequantize",
     "fuse-projections": "k3compiler.passes.fuse_projections:FuseProjections",
     "fuse-query-norm": "k3compiler.passes.fuse_query_norm:FuseQueryNorm",
+    "fuse-part-norm": "k3compiler.passes.fuse_part_norm:FusePartNorm",
     "fuse-activation": "k3compiler.passes.fuse_activation:FuseActivation",
     "verify-level": "k3compiler.passes.levels:VerifyLevel",
 }

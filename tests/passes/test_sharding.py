@@ -75,5 +75,5 @@ def test_the_plan_does_what_was_chosen(latency_s: float) -> None:
     gathers = {1: 2, 3: 4} if not latency_s else {1: 0, 3: 0}
     for layer, found in kinds.items():
         assert found == ["all_gather"] * gathers[layer] + ["all_reduce"] * 3
-    norms = [s for s in steps if isinstance(s, LaunchStep) and s.op == "k3.rms_norm"]
+    norms = [s for s in steps if isinstance(s, LaunchStep) and s.op == "k3.norm_linear"]
     assert any("rank" in s.args for s in norms), "the latent norm gives this rank's columns"

@@ -1,4 +1,4 @@
-"""RMSNorm cases."""
+"""RMSNorm cases, by itself and before a product."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from k3compiler.check.case import MEMORY, TOLERANCE, Case, Params, poisoned
+from k3compiler.check.cases.gemm import normal, product
 
 
 def rms_norm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
@@ -22,4 +23,22 @@ def rms_norm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) ->
     arguments: dict[str, Any] = {"x": x, "w": w, "y": poisoned(want.shape, dtype)}
     if part_cols is not None:
         arguments["part"] = 1
+    return Case(arguments, {"y": want}, TOLERANCE[dtype])
+
+
+def norm_gemv(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    """Tokens as many as it is for, at most; the last part of the columns."""
+    most, dtype, k = params["tokens"], params["dtype"], params["K"]
+    tokens, cols = min(sizes.get("T", most), most), params["cols"]
+    norm = rms_norm({**params, "part_cols": None}, rng, {"T": tokens})
+    part = cols // k - 1
+    normed = norm.expected["y"][:, part * k : (part + 1) * k]
+    w = normal(rng, (params["N"], k), dtype, k**-0.5)
+    want = product(normed, w)
+    arguments: dict[str, Any] = {"x": norm.arguments["x"], "g": norm.arguments["w"], "w": w}
+    if params.get("epilogue") == "add":
+        r = normal(rng, want.shape, dtype)
+        want = want + r.astype(np.float64)
+        arguments["r"] = r
+    arguments |= {"y": poisoned(want.shape, dtype), "part": part}
     return Case(arguments, {"y": want}, TOLERANCE[dtype])

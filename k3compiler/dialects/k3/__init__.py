@@ -10,6 +10,7 @@ from k3compiler.dialects.k3.mixers import (
     MlaCacheWrite,
     ShortConv,
 )
+from k3compiler.dialects.k3.norm_linear import NormLinear
 from k3compiler.dialects.k3.params import (
     Argmax,
     Columns,
@@ -54,6 +55,7 @@ __all__ = [
     "MlaAttention",
     "MlaCacheWrite",
     "MulSigmoid",
+    "NormLinear",
     "RmsNorm",
     "Route",
     "Sample",

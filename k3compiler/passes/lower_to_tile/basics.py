@@ -97,14 +97,21 @@ def linear(plan: PlanBuilder, op: Any) -> None:
         "out_dtype": y.dtype,
     }
     arguments = {"x": x, "w": w, "y": y} | ({"r": residuals[0]} if residuals else {})
-    _product(plan, op, dims, arguments)
+    product(plan, op, dims, arguments)
 
 
-def _product(
-    plan: PlanBuilder, op: Any, dims: Mapping[str, Any], arguments: Mapping[str, Ref]
+def product(
+    plan: PlanBuilder,
+    op: Any,
+    dims: Mapping[str, Any],
+    arguments: Mapping[str, Ref],
+    *,
+    above: str | None = None,
 ) -> None:
-    """``gemm``; before it, for few tokens, the kernels that the schedule has: a step launches one of them."""
-    above = None
+    """``gemm``; before it, for few tokens, the kernels that the schedule has: a step launches one of them.
+
+    ``above`` is 0 where a launch of the caller's takes their place.
+    """
     for family, given, most in _for_few(plan, dims):
         is_more = f"min(1, max(0, {arguments['x'].rows}-{most}))"
         within = f"1-{is_more}" if above is None else f"{above}*(1-{is_more})"
@@ -139,27 +146,39 @@ def gated_linear(plan: PlanBuilder, op: Any) -> None:
         "dtype": x.dtype,
         "out_dtype": y.dtype,
     }
-    _product(plan, op, dims, {"x": x, "w": w, "y": y})
+    product(plan, op, dims, {"x": x, "w": w, "y": y})
 
 
 def rms_norm(plan: PlanBuilder, op: Any) -> None:
     x = plan.ref(op.x)
     y = result(plan, op.y, "normed", x.rows)
-    cols = columns_of(op.weight)
+    part = optional(op, "part")
+    norm(plan, op, x, plan.ref(op.weight), y, part)
+
+
+def norm(
+    plan: PlanBuilder,
+    op: Any,
+    x: Ref,
+    weight: Ref,
+    y: Ref,
+    part: str | None,
+    times: Expr | None = None,
+) -> None:
+    """y of x, or a part of its columns."""
     dims = {
-        "cols": cols,
-        "block": power_of_two(cols, at_most=1 << 20),
+        "cols": weight.shape[0],
+        "block": power_of_two(int(weight.shape[0]), at_most=1 << 20),
         "eps": op.eps.value,
         "dtype": x.dtype,
         "in_cols": x.width,
         "in_offset": x.offset,
     }
-    arguments: dict[str, Ref | str] = {"x": x, "w": plan.ref(op.weight), "y": y}
-    part = optional(op, "part")
+    arguments: dict[str, Ref | str] = {"x": x, "w": weight, "y": y}
     if part is not None:
         dims["part_cols"] = y.width
         arguments["part"] = str(part)
-    plan.launch(origin_of(op), "rms_norm", dims, arguments)
+    plan.launch(origin_of(op), "rms_norm", dims, arguments, times=times)
 
 
 def add(plan: PlanBuilder, op: Any) -> None:

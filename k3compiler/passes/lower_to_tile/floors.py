@@ -144,6 +144,7 @@ FLOPS: dict[str, Callable[[Params], str]] = {
     "gemm": _gemm,
     "gemm_few": _gemm,
     "gemv": _gemm,
+    "norm_gemv": _gemm,
     "head_gemm": _head_gemm,
     "mla_merge_up": _merge_up,
     "kda_prepare": _prepare,

@@ -26,6 +26,7 @@ LOWERINGS: dict[str, str] = {
     "k3.linear": f"{_HERE}.basics:linear",
     "k3.gated_linear": f"{_HERE}.basics:gated_linear",
     "k3.rms_norm": f"{_HERE}.basics:rms_norm",
+    "k3.norm_linear": f"{_HERE}.norm_linear:norm_linear",
     "k3.add": f"{_HERE}.basics:add",
     "k3.situ": f"{_HERE}.basics:activation",
     "k3.silu_mul": f"{_HERE}.basics:activation",

@@ -38,12 +38,12 @@ def merge_up(plan: PlanBuilder, op: Any) -> None:
         "dtype": y.dtype,
         **gate_dims,
     }
-    few, two = plan.schedule("mla_few", dims, plan.phase)[0], None
-    if few:
-        two = f"min(1, max(0, {rows}-{few['tokens']}))"
+    few = plan.schedule("mla_few", dims, plan.phase)[0].get("tokens")
+    two = None if few is None else f"min(1, max(0, {rows}-{few}))"
+    _value_up(plan, op, _merge(plan, op, y.dtype, two), y, two)
+    if two is not None:  # last, where it follows on the same branch: all of them write y
         arguments = {**_parts(plan, op), "w": kv_b, "y": y, **gate}
         plan.launch(origin_of(op), "mla_merge_up", dims, arguments, times=f"1-{two}")
-    _value_up(plan, op, _merge(plan, op, y.dtype, two), y, two)
 
 
 def _output(plan: PlanBuilder, op: Any) -> Ref:

@@ -119,6 +119,14 @@ def norm(op: Any, step: Step, x: Array, w: Array) -> Array:
     return rms_norm(x, w, op.eps.value)[:, first : first + columns]
 
 
+def norm_linear(
+    op: Any, step: Step, x: Array, norm_w: Array, w: Array, residual: Array | None
+) -> Array:
+    first = step.bound(op.part.value) * w.shape[1]
+    normed = rms_norm(x, norm_w, op.eps.value)[:, first : first + w.shape[1]]
+    return linear(op, step, normed, w, residual)
+
+
 def gated_norm(op: Any, step: Step, o: Array, gate: Array, w: Array) -> Array:
     n = op.num_heads.value
     return flat(gated_rms_norm(heads(o, n), w, heads(gate, n), op.eps.value))
@@ -188,6 +196,7 @@ MEANINGS: dict[Any, Any] = {
     k3.Argmax: lambda op, step, logits: logits.argmax(axis=1).astype(np.int32),
     k3.Sample: sample,
     k3.RmsNorm: norm,
+    k3.NormLinear: norm_linear,
     k3.GatedRmsNorm: gated_norm,
     k3.L2Norm: l2_norm,
     k3.Add: lambda op, step, a, b: a + b,

@@ -299,3 +299,10 @@ func.func @gated_linear(%a: tensor<?x8xf32>, %b: tensor<12x8xf32>) -> tensor<?x6
   %r = "k3.gated_linear"(%a, %b) {activation = "silu", beta = 4.000000e+00 : f64} : (tensor<?x8xf32>, tensor<12x8xf32>) -> tensor<?x6xf32>
   return %r : tensor<?x6xf32>
 }
+
+// -----
+// CHECK: k3.norm_linear: norm_weight: expected 8, found 4; weight: expected equal parts of 8 columns, found 3; residual: expected ?x6, found ?x5
+func.func @norm_linear(%a: tensor<?x8xf32>, %b: tensor<4xf32>, %c: tensor<6x3xf32>, %d: tensor<?x5xf32>) -> tensor<?x6xf32> {
+  %r = "k3.norm_linear"(%a, %b, %c, %d) {eps = 1.000000e-05 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 1>, part = "rank"} : (tensor<?x8xf32>, tensor<4xf32>, tensor<6x3xf32>, tensor<?x5xf32>) -> tensor<?x6xf32>
+  return %r : tensor<?x6xf32>
+}

@@ -188,3 +188,10 @@ func.func @gated_linear(%a: tensor<?x8xf32>, %b: tensor<12x8xf32>) -> tensor<?x6
   %r = "k3.gated_linear"(%a, %b) {activation = "situ", beta = 4.000000e+00 : f64} : (tensor<?x8xf32>, tensor<12x8xf32>) -> tensor<?x6xf32>
   return %r : tensor<?x6xf32>
 }
+
+// CHECK-LABEL: @norm_linear(
+// CHECK: "k3.norm_linear"({{.*}} -> tensor<?x6xf32>
+func.func @norm_linear(%a: tensor<?x8xf32>, %b: tensor<8xf32>, %c: tensor<6x4xf32>, %d: tensor<?x6xf32>) -> tensor<?x6xf32> {
+  %r = "k3.norm_linear"(%a, %b, %c, %d) {eps = 1.000000e-05 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 1>, part = "rank"} : (tensor<?x8xf32>, tensor<8xf32>, tensor<6x4xf32>, tensor<?x6xf32>) -> tensor<?x6xf32>
+  return %r : tensor<?x6xf32>
+}
