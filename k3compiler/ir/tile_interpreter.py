@@ -248,8 +248,9 @@ def _mx4_plane(op: Any, words: Any, scale: Any) -> Any:
     sign, high, middle, low = ((15, 8, 7, 6), (12, 5, 4, 3), (9, 2, 1, 0), (14, 13, 11, 10))[plane]
     size = 4 * (bits >> high & 1) + 2 * (bits >> middle & 1) + (bits >> low & 1)
     value = _E2M1[size] * (1.0 - 2.0 * (bits >> sign & 1))
-    exponent = (scale >> 8 * plane & 255) - 253.0
-    return (value * np.exp2(exponent)).astype(NUMPY["bf16"])
+    exponent = scale >> 8 * plane & 255
+    factor = np.where(exponent == 255, np.inf, np.exp2(exponent - 253.0))
+    return (value * factor).astype(NUMPY["bf16"])
 
 
 def _constant(op: Any) -> Any:

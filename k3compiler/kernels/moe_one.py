@@ -12,6 +12,7 @@ from k3compiler.config import MX_GROUP
 from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, where
 from k3compiler.kernels.activation import gated
+from k3compiler.package.shuffles import PLANE_DEPTH
 
 HALF = MX_GROUP // 2  # bytes of a group's values
 
@@ -80,17 +81,20 @@ def moe_gate_up_one(
     block_rows: int,
     block_n: int,
     block_k: int,
+    spread: int,
     dtype: str,
 ) -> None:
     """``h = act(x w1ᵀ, x w3ᵀ)`` in the first row of every block; programs (columns of h, block).
 
     Blocks whose block_expert is -1, and the other rows, stay unwritten; there are ``top_k`` blocks at most. ``block_k``
-    columns of a row of weights are asked for in one load.
+    columns of a row of weights are asked for in one load; with ``spread`` above 1 they are as many steps of the
+    matrix unit, side by side.
 
     Shapes: x ``[1, in_cols]`` (``width`` columns from ``in_offset``); w1, w3 i8 ``[experts, inner, width/2]`` with s1,
     s3 i8 ``[.., width/32]``; block_expert ``[NB]`` i32 -> h ``[ROWS, inner]``. Source: spec 5.2, 5.3, 6.
     """
-    assert format == "a16w4" and block_k % MX_GROUP == 0 and top_k > 0
+    assert format == "a16w4" and top_k > 0
+    assert spread == 1 or block_k == PLANE_DEPTH * spread
     x = p.buffer("x", dtype, ("T", in_cols))
     shape = (experts, inner, width)
     w1, w3 = (_Matrix.declare(p, name, shape, block_n) for name in ("w1", "w3"))

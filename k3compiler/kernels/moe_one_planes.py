@@ -16,6 +16,7 @@ from k3compiler.config import MX_GROUP
 from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, minimum, where
 from k3compiler.kernels.activation import gated
+from k3compiler.kernels.moe_one_matrix import gate_up_spread
 from k3compiler.package.shuffles import PLANE_DEPTH, PLANE_UNIT
 
 Params = Mapping[str, Any]
@@ -141,6 +142,9 @@ class _Stack:
 
 def gate_up_one(p: Program, params: Params) -> None:
     """moe_gate_up_one, argument for argument."""
+    if params["spread"] > 1:
+        gate_up_spread(p, params)
+        return
     inner, width, block_n = params["inner"], params["width"], params["block_n"]
     start = params["in_offset"] // COLUMNS
     assert params["in_offset"] % COLUMNS == params["in_cols"] % COLUMNS == 0

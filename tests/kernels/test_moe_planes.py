@@ -32,8 +32,18 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("moe_gate_up", dict(UP, **BLOCKS, in_cols=160, in_offset=0, format="a8w4", dtype="e4m3")),
     ("moe_down", dict(DOWN, **BLOCKS, format="a16w4", out_dtype="bf16")),
     ("moe_down", dict(DOWN, **BLOCKS, format="a8w4", out_dtype="f32")),
-    ("moe_gate_up_one", dict(UP, **ONE, block_n=8, block_k=256, in_cols=200, in_offset=8)),
-    ("moe_gate_up_one", dict(UP, **ONE, block_n=4, block_k=128, in_cols=160, in_offset=0)),
+    (
+        "moe_gate_up_one",
+        dict(UP, **ONE, block_n=8, block_k=256, spread=1, in_cols=200, in_offset=8),
+    ),
+    (
+        "moe_gate_up_one",
+        dict(UP, **ONE, block_n=4, block_k=128, spread=1, in_cols=160, in_offset=0),
+    ),
+    (
+        "moe_gate_up_one",
+        dict(UP, **ONE, block_n=8, block_k=1024, spread=8, in_cols=224, in_offset=32),
+    ),
     ("moe_down_one", dict(SMALL, **ONE, **SUM, block_n=8, together=4)),
     ("moe_down_one", dict(SMALL, **ONE, **SUM, block_n=16, together=1) | {"inner": 160}),
 ]
@@ -78,18 +88,26 @@ def test_planes_take_the_familys_arguments_and_build(family: str, params: dict[s
     text = print_module(own, locations=True)
     request = BuildRequest("k", text, schedule, op="test", family=family, params=params)
     built = backend_for(find_target("h200")).compile(request)
-    if family.endswith("_one"):
+    if params.get("spread", 1) > 1:
+        assert built.resources.instructions["wgmma"]
+    elif family.endswith("_one"):
         assert not built.resources.instructions and not built.resources.spill_bytes
     else:
         assert built.resources.instructions["wgmma"] and b"mul.rn.bf16x2" in built.files["ptx"]
 
 
-@pytest.mark.parametrize("family", ["moe_gate_up_one", "moe_down_one"])
-@pytest.mark.parametrize("scale", [0, 20, 158, 255])
-def test_one_token_takes_scales_as_they_are(family: str, scale: int) -> None:
+ONE_TOKEN = [row for row in CASES if row[0].endswith("_one")]
+
+
+@pytest.mark.parametrize(("family", "params"), ONE_TOKEN)
+@pytest.mark.parametrize("scale", [0, 40, 158, 255])
+def test_one_token_takes_scales_as_they_are(
+    family: str, params: dict[str, Any], scale: int
+) -> None:
     """All blocks of down or up (NaN: of gate, which SiTU caps) with one scale."""
-    params = dict(next(p for f, p in CASES if f == family))
-    params |= {"linear_beta": None} if "linear_beta" in params else {}
+    if params.get("spread", 1) > 1 and not scale:
+        scale = 30  # the smallest that bf16 times 2^-30 can hold
+    params = params | ({"linear_beta": None} if "linear_beta" in params else {})
     case = make_case(family, params, np.random.default_rng(9))
     arguments = {k: np.array(v, copy=True) for k, v in case.arguments.items()}
     for name in ("s1",) if scale == 255 and family == "moe_gate_up_one" else ("s2", "s3"):
@@ -113,10 +131,9 @@ def test_one_token_takes_scales_as_they_are(family: str, scale: int) -> None:
         np.testing.assert_allclose(got, want, rtol=2**-6, atol=2**-6 * least)
 
 
-@pytest.mark.parametrize("family", ["moe_gate_up_one", "moe_down_one"])
-def test_one_token_without_a_local_expert(family: str) -> None:
+@pytest.mark.parametrize(("family", "params"), ONE_TOKEN)
+def test_one_token_without_a_local_expert(family: str, params: dict[str, Any]) -> None:
     """Nothing is written of the hidden rows; the sum is zero."""
-    params = next(p for f, p in CASES if f == family)
     case = make_case(family, params, np.random.default_rng(5))
     arguments = {k: np.array(v, copy=True) for k, v in case.arguments.items()}
     arguments["block_expert"][...] = -1

@@ -29,6 +29,7 @@ PTX_VERSION = 90  # what a CUDA 13.0 driver can still translate itself
 TENSOR_MEMORY_COLUMNS = 512
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 FORM = Form(has_tf32=True, has_early_start=True, target_ops={"tile.mx4_plane": emit_mx4_plane})
+ONE_TOKEN = ("one_planes", "one_matrix")
 INSTRUCTIONS = {
     "wgmma": r"\bwgmma\.mma_async",
     "tcgen05.mma": r"\btcgen05\.mma\.",
@@ -49,7 +50,7 @@ class NvidiaBackend:
         return {"triton": triton_version(), "ptx": str(PTX_VERSION)}
 
     def sources(self) -> tuple[str, ...]:
-        made_here = ("k3compiler.kernels.moe_planes", "k3compiler.kernels.moe_one_planes")
+        made_here = (f"k3compiler.kernels.moe_{name}" for name in ("planes", *ONE_TOKEN))
         return ("k3compiler.targets.triton_ir", "k3compiler.targets.nvidia", *made_here)
 
     def modules(self) -> tuple[str, ...]:

@@ -112,13 +112,22 @@ PROGRAMS = [
     ),
     (
         "moe_gate_up_one",
-        dict(_UP, **_SITU, in_cols=130, in_offset=30, format="a16w4", dtype="bf16", block_n=4),
+        dict(
+            _UP,
+            **_SITU,
+            in_cols=130,
+            in_offset=30,
+            format="a16w4",
+            dtype="bf16",
+            block_n=4,
+            spread=1,
+        ),
         {"T": 1},
     ),
     (
         "moe_gate_up_one",
         dict(_UP, activation="silu", in_cols=96, in_offset=0, format="a16w4", dtype="f32")
-        | dict(block_n=16),
+        | dict(block_n=16, block_k=1024, spread=8),
         {"T": 1},
     ),
     ("moe_down_one", dict(_ONE, dtype="bf16", out_dtype="bf16"), {"T": 1}),
