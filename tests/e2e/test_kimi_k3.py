@@ -22,7 +22,7 @@ MATRIX = {"gb300": "tcgen05.mma", "mi355x": "mfma", "h200": "wgmma"}
 ISA = {"gb300": "sm_103a", "mi355x": "gfx950", "h200": "sm_90a"}
 MATRIX_FAMILIES = {
     "gemm", "head_gemm", "kda_prepare", "kda_segment_maps", "kda_scan", "kda_output", "mla_prefill",
-    "mla_decode", "mla_merge_up", "moe_gate_up", "moe_down",
+    "mla_decode", "moe_gate_up", "moe_down",
 }  # fmt: skip
 
 
