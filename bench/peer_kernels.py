@@ -125,20 +125,12 @@ def _cut(low: Lowered, ops: Sequence[str], kernels: Kernels, phase: str) -> Plan
         if (is_mix and not _is_wanted_mix(params)) or (phase == "prefill" and not is_mix):
             continue
         if is_new(step):
-            steps.append(replace(_at_any_size(step), stream=0, waits=()))
+            steps.append(replace(step, stream=0, waits=()))
     names = {a for s in steps for a in s.args}
     buffers = tuple(
         replace(b, storage=None, first=None, last=None) for b in low.plan.buffers if b.name in names
     )
     return replace(low.plan, steps=tuple(steps), buffers=buffers, storage=(), outputs=(), inputs=())
-
-
-def _at_any_size(step: LaunchStep) -> LaunchStep:
-    """The merge by itself, however many tokens: the peers' decode stops there, before the value product."""
-    if not step.launch.startswith("mla_merge_") or step.launch.startswith("mla_merge_up"):
-        return step
-    extent, _, _ = str(step.grid[0]).rpartition(")*(")
-    return replace(step, grid=(extent.removeprefix("(") or step.grid[0], *step.grid[1:]))
 
 
 def _is_wanted_mix(params: Mapping[str, Any]) -> bool:

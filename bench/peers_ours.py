@@ -289,8 +289,7 @@ def mla_decode(x: Mapping[str, Any]) -> tuple[Run, Run]:
     batch, heads, context = x["B"], x["H"], x["L"]
 
     def wanted(step: LaunchStep, kernel: KernelRecord) -> bool:
-        is_ours = kernel.family in ("mla_decode", "mla_merge")
-        return is_ours and kernel.params["heads"] == heads
+        return step.op in ("mla.decode", "mla.merge") and kernel.params["heads"] == heads
 
     part, steps = find("decode", wanted)
     query = x["q"][:, 0]

@@ -25,7 +25,6 @@ FAMILIES: dict[str, str] = {
     "mla_gather": "k3compiler.kernels.mla_latent:mla_gather",
     "mla_latent_write": "k3compiler.kernels.mla_latent:mla_latent_write",
     "mla_merge": "k3compiler.kernels.mla_decode:mla_merge",
-    "mla_merge_up": "k3compiler.kernels.mla_merge_up:mla_merge_up",
     "mla_prefill": "k3compiler.kernels.mla_prefill:mla_prefill",
     "argmax": "k3compiler.kernels.logits:argmax",
     "gather_rows": "k3compiler.kernels.logits:gather_rows",

@@ -27,7 +27,7 @@ def mla_decode(
     """One part of the context: acc = Σ_j 2^(s_j - m) c_j, l = Σ_j 2^(s_j - m), m = max_j s_j, where
     s_j = (q_lat c_j + q_rope kp_j) (nope + rope)^-0.5 log2(e).
 
-    Sequence s has ``seq_ctx[s] + 1`` rows (the token's own is written before), shared out by :func:`span_of`. An
+    Sequence s has ``seq_ctx[s] + 1`` rows (the token's own is written before), shared out by :func:`_span`. An
     empty part writes m = -inf and l = 0, and no acc.
     Shapes: q_lat ``[S, heads, kv_lora]``; q ``[S, heads, nope + rope]``, of which the rope channels are
     read; seq_ctx ``[S]``; page_table ``[S, P]``; mla_cache ``[PAGES, PAGE_ROWS, kv_lora + rope]``; acc
@@ -45,7 +45,7 @@ def mla_decode(
     l_out = p.buffer("l", "f32", ("S", "NSPLIT", heads), "w")
     split, s, h = p.program_id(0), p.program_id(1), p.program_id(2) * block_h
     context = seq_ctx.load((s,))
-    span, _ = span_of(p, context, split_tokens)
+    span, _ = _span(p, context, split_tokens)
     start = split * span
     stop = minimum(start + span, context + 1)
     rank, scale = padded(kv_lora), (nope + rope) ** -0.5 * log2(e)
@@ -76,7 +76,7 @@ def mla_decode(
     p.grid("NSPLIT", "S", f"cdiv({heads}, {block_h})")
 
 
-def span_of(p: Program, context: Tile, split_tokens: int) -> tuple[Tile, Tile]:
+def _span(p: Program, context: Tile, split_tokens: int) -> tuple[Tile, Tile]:
     """Tokens of a part, and how many parts hold any: NSPLIT parts cover the context in whole ``split_tokens``.
 
     It depends on the sequence's own context and on NSPLIT alone, never on other sequences.
@@ -108,7 +108,7 @@ def mla_merge(
     seq_ctx = p.buffer("seq_ctx", "i32", ("S",))
     o_lat = p.buffer("o_lat", dtype, ("S", heads, kv_lora), "w")
     column, h, s = p.program_id(0) * block_c, p.program_id(1), p.program_id(2)
-    _, count = span_of(p, seq_ctx.load((s,)), split_tokens)
+    _, count = _span(p, seq_ctx.load((s,)), split_tokens)
 
     start = [
         p.full((block_s,), LEAST),

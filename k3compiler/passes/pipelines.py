@@ -14,7 +14,6 @@ from k3compiler.passes.fuse_gate import FuseGate
 from k3compiler.passes.fuse_kda_decode import FuseKdaDecode
 from k3compiler.passes.fuse_kda_inputs import FuseKdaInputs
 from k3compiler.passes.fuse_latent_write import FuseLatentWrite
-from k3compiler.passes.fuse_merge import FuseMerge
 from k3compiler.passes.fuse_moe import FuseMoe
 from k3compiler.passes.fuse_part_norm import FusePartNorm
 from k3compiler.passes.fuse_projections import FuseProjections
@@ -60,7 +59,6 @@ DECODE: Pipeline = (
     FuseLatentWrite(),
     ConvertMlaAbsorbed(),
     FuseGate(),
-    FuseMerge(),
     FuseResidual(),
     FuseMoe(block_rows=16),
     FuseSort(),

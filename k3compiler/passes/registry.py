@@ -22,7 +22,6 @@ PASSES: dict[str, str] = {
     "convert-mla-expanded": "k3compiler.passes.convert_mla:ConvertMlaExpanded",
     "convert-mla-absorbed": "k3compiler.passes.convert_mla:ConvertMlaAbsorbed",
     "fuse-gate": "k3compiler.passes.fuse_gate:FuseGate",
-    "fuse-merge": "k3compiler.passes.fuse_merge:FuseMerge",
     "fuse-residual": "k3compiler.passes.fuse_residual:FuseResidual",
     "fuse-moe": "k3compiler.passes.fuse_moe:FuseMoe",
     "quantize-moe": "k3compiler.passes.quantize_moe:QuantizeMoe",

@@ -145,7 +145,7 @@ SWAPS = [
     ("prefill", "kda.prepare", (0, 1)),  # q and k
     ("prefill", "kda.output", (2, 3)),  # q_decayed and k_tail
     ("prefill", "kda.segment_maps", (0, 2)),  # w and k_tail
-    ("decode", "mla.merge_up", (1, 2)),  # top and total
+    ("decode", "mla.merge", (1, 2)),  # top and total
     ("prefill", "moe.gate_up", (4, 5)),  # w1 and w3
 ]
 

@@ -65,20 +65,16 @@ def gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Cas
     return Case(arguments, {"y": expected}, tolerance, {"y": written}, frozenset({"y"}))
 
 
-def head_gemm(
-    params: Params, rng: np.random.Generator, sizes: dict[str, int], *, x: Array | None = None
-) -> Case:
-    """``x`` given ``[T, heads, K]``: the case of a kernel that makes it for itself."""
+def head_gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
     tokens = sizes.get("T", int(params["block_n"]) + 5)
     dtype, heads = params["dtype"], params["heads"]
     n, k = params["N"], params["K"]
+    x = np.full((tokens, heads, params["x_cols"]), np.nan, MEMORY[dtype])
     w = np.full((heads, params["w_rows"], params["w_cols"]), np.nan, MEMORY[dtype])
     read = slice(params.get("x_offset", 0), params.get("x_offset", 0) + k)
     rows, cols = (k, n) if params.get("transposed") else (n, k)
     first = params.get("w_offset", 0)
-    if x is None:
-        x = np.full((tokens, heads, params["x_cols"]), np.nan, MEMORY[dtype])
-        x[:, :, read] = normal(rng, (tokens, heads, k), dtype)
+    x[:, :, read] = normal(rng, (tokens, heads, k), dtype)
     w[:, first : first + rows, :cols] = normal(rng, (heads, rows, cols), dtype, k**-0.5)
     w_h = w[:, first : first + rows, :cols].astype(np.float64)
     if not params.get("transposed"):

@@ -1,4 +1,4 @@
-"""MLA decode cases: parts of the context one by one."""
+"""MLA decode cases: parts of the context one by one, and their merge."""
 
 from __future__ import annotations
 
@@ -52,3 +52,31 @@ def _partials(
             acc[s, i] = weight @ part[:, :rank]
     written = np.broadcast_to((l > 0)[..., None], acc.shape)
     return {"acc": acc, "m": m, "l": l}, written
+
+
+def mla_merge(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    dtype, heads, rank = params["dtype"], params["heads"], params["kv_lora"]
+    span = params["split_tokens"]
+    inputs, _ = decode_batch(rng, {"CTX": 3 * span, **sizes}, span)
+    batch = len(inputs["seq_ctx"])
+    lengths = rng.integers(1, 4 * span, batch)
+    lengths[0] = 1
+    units = -(-lengths // span)
+    splits = sizes.get("NSPLIT", int(units.max()) + 1)
+    counts = -(-units // -(-units // splits))
+    used = np.arange(splits) < counts[:, None]
+    acc = normal(rng, (batch, splits, heads, rank), "f32")
+    m = normal(rng, (batch, splits, heads), "f32", 4.0)
+    l = (1 + np.abs(normal(rng, (batch, splits, heads), "f32", 3.0))).astype(np.float32)
+    acc[~used], m[~used], l[~used] = np.nan, -np.inf, 0
+    weight = np.exp2(m.astype(np.float64) - m.max(1, keepdims=True))
+    total = np.where(used[..., None, None], acc.astype(np.float64), 0) * weight[..., None]
+    want = total.sum(1) / (weight * l).sum(1)[..., None]
+    arguments = {
+        "acc": acc,
+        "m": m,
+        "l": l,
+        "seq_ctx": (lengths - 1).astype(np.int32),
+        "o_lat": poisoned(want.shape, dtype),
+    }
+    return Case(arguments, {"o_lat": want}, TOLERANCE[dtype])

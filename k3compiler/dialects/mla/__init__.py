@@ -1,6 +1,5 @@
 """The mla dialect: gated NoPE MLA, one op a kernel (level 2)."""
 
-from k3compiler.dialects.mla.merge_up import MergeUp
 from k3compiler.dialects.mla.norm_write import NormWrite
 from k3compiler.dialects.mla.ops import (
     AbsorbQ,
@@ -19,7 +18,6 @@ __all__ = [
     "Gather",
     "LatentWrite",
     "Merge",
-    "MergeUp",
     "Mla",
     "NormWrite",
     "Prefill",

@@ -6,7 +6,7 @@ from typing import Any
 
 from k3compiler.ir.dialect import optional
 from k3compiler.ir.location import origin_of
-from k3compiler.passes.lower_to_tile.basics import columns_of, power_of_two, result
+from k3compiler.passes.lower_to_tile.basics import columns_of, dtype_of, power_of_two, result
 from k3compiler.passes.lower_to_tile.builder import PlanBuilder
 from k3compiler.passes.lower_to_tile.refs import Ref
 
@@ -61,8 +61,8 @@ def _latent_write(
     latent = columns_of(op.norm_weight)
     dims = {
         "kv_lora": latent,
-        "rope": inner(cache, 2) - latent,
-        "page_tokens": inner(cache, 1),
+        "rope": _inner(cache, 2) - latent,
+        "page_tokens": _inner(cache, 1),
         "in_cols": x.width,
         "in_offset": x.offset,
         "eps": op.eps.value,
@@ -73,8 +73,7 @@ def _latent_write(
     plan.launch(origin_of(op), "mla_latent_write", dims, arguments)
 
 
-def inner(ref: Ref, axis: int) -> int:
-    """An extent that is static."""
+def _inner(ref: Ref, axis: int) -> int:
     extent = ref.shape[axis]
     assert isinstance(extent, int)
     return extent
@@ -88,7 +87,7 @@ def gather(plan: PlanBuilder, op: Any) -> None:
     dims = {
         "kv_lora": first,
         "rope": row - first,
-        "page_tokens": inner(cache, 1),
+        "page_tokens": _inner(cache, 1),
         "dtype": cache.dtype,
     }
     plan.launch(origin_of(op), "mla_gather", dims, {"mla_cache": cache, "latent": gathered})
@@ -139,7 +138,7 @@ def decode(plan: PlanBuilder, op: Any) -> None:
     """Partial softmax sums of every part of the context; how many parts follows from batch and page table."""
     q_latent, q, cache = (plan.ref(v) for v in (op.q_latent, op.q, op.cache))
     heads, rope, span = op.num_heads.value, op.rope_dim.value, op.split_tokens.value
-    page, latent = inner(cache, 1), inner(cache, 2) - rope
+    page, latent = _inner(cache, 1), _inner(cache, 2) - rope
     dims = {
         "heads": heads,
         "nope": q.width // heads - rope,
@@ -157,3 +156,42 @@ def decode(plan: PlanBuilder, op: Any) -> None:
     acc = result(plan, op.acc, "partial", rows, splits, heads, latent)
     arguments = {"q_lat": q_latent, "q": q, "mla_cache": cache, "acc": acc, "m": top, "l": total}
     plan.launch(origin_of(op), "mla_decode", dims, arguments)
+
+
+def merge(plan: PlanBuilder, op: Any) -> None:
+    acc = plan.ref(op.acc)
+    heads, latent = _inner(acc, 2), _inner(acc, 3)
+    merged = result(plan, op.o_latent, "o_latent", acc.rows, heads, latent)
+    dims = {
+        "heads": heads,
+        "kv_lora": latent,
+        "split_tokens": op.split_tokens.value,
+        "dtype": merged.dtype,
+    }
+    arguments = {"acc": acc, "m": plan.ref(op.top), "l": plan.ref(op.total), "o_lat": merged}
+    plan.launch(origin_of(op), "mla_merge", dims, arguments)
+
+
+def value_up(plan: PlanBuilder, op: Any) -> None:
+    x, kv_b, heads = plan.ref(op.o_latent), plan.ref(op.kv_b), op.num_heads.value
+    gates = [] if op.gate is None else [plan.ref(op.gate)]
+    v, rows = op.v_dim.value, int(kv_b.rows) // heads
+    y = plan.bind(op.o, plan.workspace("attended", dtype_of(op.o), x.rows, heads, v))
+    dims = {
+        "heads": heads,
+        "N": v,
+        "K": kv_b.width,
+        "x_cols": kv_b.width,
+        "x_offset": 0,
+        "w_rows": rows,
+        "w_cols": kv_b.width,
+        "w_offset": rows - v,
+        "transposed": False,
+        "epilogue": "gate" if gates else "none",
+        "dtype": y.dtype,
+    }
+    arguments = {"x": x, "w": kv_b, "y": y}
+    if gates:
+        dims |= {"g_cols": gates[0].width, "g_offset": gates[0].offset}
+        arguments["g"] = gates[0]
+    plan.launch(origin_of(op), "head_gemm", dims, arguments)

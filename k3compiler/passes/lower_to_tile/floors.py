@@ -102,10 +102,6 @@ def _head_gemm(p: Params) -> str:
     return f"{2 * p['heads'] * p['N'] * p['K']}*T"
 
 
-def _merge_up(p: Params) -> str:
-    return f"{2 * p['heads'] * p['kv_lora']}*S*({p['N']}+NSPLIT)"
-
-
 def _prepare(p: Params) -> str:
     """Scores, masks, inverse (about a third of a full product each) and two right-hand sides a chunk."""
     k, v, c = p["k_dim"], p["v_dim"], 64
@@ -146,7 +142,6 @@ FLOPS: dict[str, Callable[[Params], str]] = {
     "gemv": _gemm,
     "norm_gemv": _gemm,
     "head_gemm": _head_gemm,
-    "mla_merge_up": _merge_up,
     "kda_prepare": _prepare,
     "kda_output": _output,
     "kda_segment_maps": _segment_maps,

@@ -94,19 +94,6 @@ def value_up(op: Any, step: Step, o_latent: Array, kv_b: Array, gate: Array | No
     return _gated(flat(np.einsum("shr,hdr->shd", heads(o_latent, n), w_uv)), gate)
 
 
-def merge_up(
-    op: Any,
-    step: Step,
-    acc: Array,
-    top: Array,
-    total: Array,
-    kv_b: Array,
-    batch: None,
-    gate: Array | None,
-) -> Array:
-    return value_up(op, step, merge(op, step, acc, top, total, batch), kv_b, gate)
-
-
 MEANINGS: dict[Any, Any] = {
     dialect.LatentWrite: latent_write,
     dialect.NormWrite: norm_write,
@@ -116,5 +103,4 @@ MEANINGS: dict[Any, Any] = {
     dialect.Decode: decode,
     dialect.Merge: merge,
     dialect.ValueUp: value_up,
-    dialect.MergeUp: merge_up,
 }

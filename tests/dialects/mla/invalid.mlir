@@ -63,13 +63,6 @@ func.func @merge(%a: tensor<?x?x4x32xf32>, %b: tensor<?x?x2xf32>, %c: tensor<?x?
 }
 
 // -----
-// CHECK: mla.merge_up: acc: expected ?x?x4x24, found ?x?x4x32; total: expected ?x?x4, found ?x?x2; gate: expected ?x64, found ?x32
-func.func @merge_up(%a: tensor<?x?x4x32xf32>, %b: tensor<?x?x4xf32>, %c: tensor<?x?x2xf32>, %d: tensor<128x24xf32>, %e: !k3.batch, %f: tensor<?x32xf32>) -> tensor<?x64xf32> {
-  %r = "mla.merge_up"(%a, %b, %c, %d, %e, %f) {num_heads = 4 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1>, split_tokens = 512 : i64, v_dim = 16 : i64} : (tensor<?x?x4x32xf32>, tensor<?x?x4xf32>, tensor<?x?x2xf32>, tensor<128x24xf32>, !k3.batch, tensor<?x32xf32>) -> tensor<?x64xf32>
-  return %r : tensor<?x64xf32>
-}
-
-// -----
 // CHECK: mla.value_up: o: expected ?x32, found ?x64
 func.func @value_up(%a: tensor<?x128xf32>, %b: tensor<128x32xf32>, %c: tensor<?x64xf32>) -> tensor<?x64xf32> {
   %r = "mla.value_up"(%a, %b, %c) {num_heads = 4 : i64, operandSegmentSizes = array<i32: 1, 1, 1>, v_dim = 8 : i64} : (tensor<?x128xf32>, tensor<128x32xf32>, tensor<?x64xf32>) -> tensor<?x64xf32>

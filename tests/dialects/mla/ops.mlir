@@ -49,13 +49,6 @@ func.func @merge(%a: tensor<?x?x4x32xf32>, %b: tensor<?x?x4xf32>, %c: tensor<?x?
   return %r : tensor<?x128xf32>
 }
 
-// CHECK-LABEL: @merge_up(
-// CHECK: "mla.merge_up"({{.*}} -> tensor<?x64xf32>
-func.func @merge_up(%a: tensor<?x?x4x32xf32>, %b: tensor<?x?x4xf32>, %c: tensor<?x?x4xf32>, %d: tensor<128x32xf32>, %e: !k3.batch, %f: tensor<?x64xf32>) -> tensor<?x64xf32> {
-  %r = "mla.merge_up"(%a, %b, %c, %d, %e, %f) {num_heads = 4 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1>, split_tokens = 512 : i64, v_dim = 16 : i64} : (tensor<?x?x4x32xf32>, tensor<?x?x4xf32>, tensor<?x?x4xf32>, tensor<128x32xf32>, !k3.batch, tensor<?x64xf32>) -> tensor<?x64xf32>
-  return %r : tensor<?x64xf32>
-}
-
 // CHECK-LABEL: @value_up(
 // CHECK: "mla.value_up"({{.*}} -> tensor<?x64xf32>
 func.func @value_up(%a: tensor<?x128xf32>, %b: tensor<128x32xf32>, %c: tensor<?x64xf32>) -> tensor<?x64xf32> {

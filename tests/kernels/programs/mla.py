@@ -2,7 +2,6 @@ _DIMS = dict(nope=16, rope=8, v=16, kv_lora=24)
 _ODD = dict(nope=20, rope=4, v=12, kv_lora=32)
 _SPLIT = dict(heads=3, page_tokens=16, block_kv=16, block_h=16)
 _MERGE = dict(block_s=2, block_c=16)
-_UP = dict(split_tokens=16, block_n=16, block_k=16, block_s=16, w_rows=40, w_offset=20)
 PROGRAMS = [
     (
         "mla_latent_write",
@@ -71,10 +70,4 @@ PROGRAMS = [
         dict(heads=2, kv_lora=24, split_tokens=16, dtype="f32", **_MERGE),
         {"S": 5, "NSPLIT": 3},
     ),
-    (
-        "mla_merge_up",
-        dict(heads=3, N=20, kv_lora=24, dtype="f32", epilogue="gate", g_cols=70, g_offset=7, **_UP),
-        {"S": 4, "NSPLIT": 20},
-    ),
-    ("mla_merge_up", dict(heads=2, N=12, kv_lora=32, dtype="bf16", **_UP), {"S": 5, "NSPLIT": 3}),
 ]
