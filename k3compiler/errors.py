@@ -207,7 +207,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "K3-R004": Entry(
         "sampling parameter out of range",
-        "See SamplingParams: temperature >= 0, top_k >= 0, 0 < top_p <= 1, max_tokens >= 1.",
+        "See SamplingParams: 0 <= temperature <= 1e6, 0 <= top_k < 2^31, 0 < top_p <= 1, max_tokens >= 1.",
     ),
     "K3-R005": Entry(
         "engine option out of range",

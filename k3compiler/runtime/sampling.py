@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 
 from k3compiler.errors import K3Error
 
-MAX_SEED = 2**31 - 1
+MAX_SEED = MAX_TOP_K = 2**31 - 1
+MAX_TEMPERATURE = 1e6  # far from where a quotient of f32 vanishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class SamplingParams:
 
     Attributes:
         max_tokens: new tokens at most.
-        temperature: 0 is greedy (the lowest index among equals).
+        temperature: 0 is greedy (the lowest index among equals); at most 1e6.
         top_k: keep the k likeliest tokens, and those that equal the last; 0 keeps all.
         top_p: keep the likeliest tokens whose probabilities first reach this sum, and those that
             equal the last; 1 keeps all.
@@ -37,11 +37,11 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        finite = math.isfinite(self.temperature)
+        is_warm = 0 <= self.temperature <= MAX_TEMPERATURE
         seed_fits = self.seed is None or 0 <= self.seed <= MAX_SEED
         _require(self.max_tokens >= 1, "max_tokens", "at least 1", self.max_tokens)
-        _require(finite and self.temperature >= 0, "temperature", ">= 0", self.temperature)
-        _require(self.top_k >= 0, "top_k", "at least 0 (0 keeps all)", self.top_k)
+        _require(is_warm, "temperature", f"0..{MAX_TEMPERATURE:g}", self.temperature)
+        _require(0 <= self.top_k <= MAX_TOP_K, "top_k", f"0..{MAX_TOP_K} (0 keeps all)", self.top_k)
         _require(0 < self.top_p <= 1, "top_p", "in (0, 1]", self.top_p)
         _require(seed_fits, "seed", f"0..{MAX_SEED} or None", self.seed)
 

@@ -55,6 +55,7 @@ def _rows(rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, list[
         (1.0, 0, 0.8),
         (1.3, 40, 0.9),
         (2.5, 2**20, 0.3),
+        (1e6, 0, 1.0),
     ]
     chosen: list[SamplerRow] = []
     for i, row in enumerate(logits):
