@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from k3compiler.check.case import TOLERANCE, Array, Case, Params, poisoned
@@ -41,7 +43,13 @@ def moe_route(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -
     first = (params["experts"] - params["local_experts"]) // 2
     ids = chosen.expected["ids"].astype(np.int32)
     shape = {**params, "experts": params["local_experts"]}
-    _, pairs, block_expert, used = sorted_pairs(shape, ids, first)
+    found = _with_lists(chosen, shape, ids, first)
+    return replace(found, arguments={**found.arguments, "expert_first": first})
+
+
+def _with_lists(case: Case, params: Params, ids: Array, first: int) -> Case:
+    """The case of a kernel that makes the lists of its choices too."""
+    _, pairs, block_expert, used = sorted_pairs(params, ids, first)
     expected = {
         "pairs": pairs,
         "block_expert": block_expert,
@@ -49,10 +57,8 @@ def moe_route(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -
     }
     outputs = {name: poisoned(want.shape, "i32") for name, want in expected.items()}
     where = {"pairs": np.arange(len(pairs)) < used * params["block_rows"]}
-    arguments = {**chosen.arguments, **outputs, "expert_first": first}
-    return Case(
-        arguments, {**chosen.expected, **expected}, chosen.tolerance, where, frozenset({"pairs"})
-    )
+    wanted = {**case.expected, **expected}
+    return Case({**case.arguments, **outputs}, wanted, case.tolerance, where, frozenset({"pairs"}))
 
 
 def moe_choose(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
@@ -149,16 +155,8 @@ def moe_offsets(params: Params, rng: np.random.Generator, sizes: dict[str, int])
 
 def moe_group(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
     ids, first = choices(rng, params, sizes.get("T", 13))
-    _, pairs, block_expert, used = sorted_pairs(params, ids, first)
-    expected = {
-        "pairs": pairs,
-        "block_expert": block_expert,
-        "num_blocks": np.array([used], np.int32),
-    }
-    outputs = {name: poisoned(want.shape, "i32") for name, want in expected.items()}
     places = places_of(ids, first, params["experts"])
-    where = {"pairs": np.arange(len(pairs)) < used * params["block_rows"]}
-    return Case({"places": places, **outputs}, expected, 0.0, where, frozenset({"pairs"}))
+    return _with_lists(Case({"places": places}, {}, 0.0), params, ids, first)
 
 
 def moe_scatter(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:

@@ -30,7 +30,7 @@ def draw(logits: Array, row: SamplerRow) -> tuple[int, bool]:
 
 
 def _near(row: SamplerRow) -> list[SamplerRow]:
-    """SamplerRow whose share is a rounding error away."""
+    """Settings whose share is a rounding error away."""
     if row.top_p >= 1:
         return []
     return [replace(row, top_p=row.top_p * (1 + error)) for error in (-1e-5, 1e-5)]

@@ -113,11 +113,16 @@ def product(
     ``above`` is 0 where a launch of the caller's takes their place.
     """
     for family, given, most in _for_few(plan, dims):
-        is_more = f"min(1, max(0, {arguments['x'].rows}-{most}))"
+        is_more = more_than(most, arguments["x"])
         within = f"1-{is_more}" if above is None else f"{above}*(1-{is_more})"
         plan.launch(origin_of(op), family, given, arguments, times=within)
         above = is_more
     plan.launch(origin_of(op), "gemm", dims, arguments, times=above)
+
+
+def more_than(most: int, rows: Ref) -> str:
+    """Times of a launch for more rows than ``most``: 1 there, else 0."""
+    return f"min(1, max(0, {rows.rows}-{most}))"
 
 
 def _for_few(plan: PlanBuilder, dims: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:

@@ -9,7 +9,13 @@ from k3compiler.config import MX_GROUP
 from k3compiler.ir.dialect import optional, shape
 from k3compiler.ir.location import origin_of
 from k3compiler.package.expr import Expr
-from k3compiler.passes.lower_to_tile.basics import columns_of, dtype_of, power_of_two, result
+from k3compiler.passes.lower_to_tile.basics import (
+    columns_of,
+    dtype_of,
+    more_than,
+    power_of_two,
+    result,
+)
 from k3compiler.passes.lower_to_tile.builder import PlanBuilder
 from k3compiler.passes.lower_to_tile.refs import Ref
 from k3compiler.passes.match import users
@@ -25,15 +31,17 @@ def sort(plan: PlanBuilder, op: Any) -> None:
 
 def route(plan: PlanBuilder, op: Any) -> None:
     """One launch of one token, two of a few, where the target wants it so; else four."""
-    wanted, rows = plan.schedule("moe_sort", {}, plan.phase)[0], plan.ref(op.logits).rows
-    few = wanted.get("few_tokens")
-    many = None if few is None else f"min(1, cdiv({rows}, {few})-1)"
+    logits, few = (
+        plan.ref(op.logits),
+        plan.schedule("moe_sort", {}, plan.phase)[0].get("few_tokens"),
+    )
+    many = None if few is None else more_than(few, logits)
     _choose(plan, op, many)
     lists = _lists(plan, op, plan.ref(op.ids))
     _sort(plan, op, lists, many)
     if many is None:
         return
-    several = f"min(1, {rows}-1)"
+    several = more_than(1, logits)
     _route_few(plan, op, lists, times=f"{several}-{many}")
     dims = _choice_dims(plan, op) | {
         "local_experts": op.num_experts.value,
@@ -176,23 +184,16 @@ def gate_up(plan: PlanBuilder, op: Any) -> None:
     } | _scales(plan, op, x_scale="x_scale", s1="s1", s3="s3")
     if h.dtype == "e4m3":
         arguments["h_scale"] = result(plan, op.h_scale, "hidden_scale", pairs.rows)
-    one = {k: v for k, v in arguments.items() if k != "pairs"}
-    if not _wants(plan, "moe_gate_up_one", dims):
-        plan.launch(origin_of(op), "moe_gate_up", dims, arguments)
-        return
-    several = _several(x)
+    several = more_than(1, x) if _wants(plan, "moe_gate_up_one", dims) else None
     plan.launch(origin_of(op), "moe_gate_up", dims, arguments, times=several)
-    plan.launch(origin_of(op), "moe_gate_up_one", dims, one, times=f"1-{several}")
+    if several is not None:
+        one = {k: v for k, v in arguments.items() if k != "pairs"}
+        plan.launch(origin_of(op), "moe_gate_up_one", dims, one, times=f"1-{several}")
 
 
 def _wants(plan: PlanBuilder, family: str, dims: Mapping[str, Any]) -> bool:
     """Whether a schedule has blocks for a family that other families can stand in for."""
     return "block_n" in plan.schedule(family, dims, plan.phase)[0]
-
-
-def _several(tokens: Ref) -> Expr:
-    """1 where there is more than one token, else 0."""
-    return f"min(1, {tokens.rows}-1)"
 
 
 def _scales(plan: PlanBuilder, op: Any, **names: str) -> dict[str, Ref]:
@@ -206,7 +207,7 @@ def down(plan: PlanBuilder, op: Any) -> None:
     weights = plan.ref(op.weights)
     y = result(plan, op.y, "expert_out", f"{weights.rows}*{weights.width}")
     dims, arguments = _down(plan, op)
-    times = _several(weights) if _sums_one(plan, op) else None
+    times = more_than(1, weights) if _sums_one(plan, op) else None
     plan.launch(origin_of(op), "moe_down", dims, arguments | {"y": y}, times=times)
 
 
@@ -260,14 +261,13 @@ def combine(plan: PlanBuilder, op: Any) -> None:
     arguments: dict[str, Ref | str] = {"y": y, "ids": ids, "r": r, "expert_first": first}
     if op.norm_weight is not None:
         arguments["norm_w"] = plan.ref(op.norm_weight)
-    down_op, several = op.y.owner.opview, _several(ids)
-    if not _sums_one(plan, down_op):
-        plan.launch(origin_of(op), "moe_combine", dims, arguments)
-        return
+    down_op = op.y.owner.opview
+    several = more_than(1, ids) if _sums_one(plan, down_op) else None
     plan.launch(origin_of(op), "moe_combine", dims, arguments, times=several)
-    one, given = _down(plan, down_op)
-    one |= {"out_dtype": r.dtype}
-    plan.launch(origin_of(op), "moe_down_one", one, given | {"r": r}, times=f"1-{several}")
+    if several is not None:
+        one, given = _down(plan, down_op)
+        one |= {"out_dtype": r.dtype}
+        plan.launch(origin_of(op), "moe_down_one", one, given | {"r": r}, times=f"1-{several}")
 
 
 def quantize(plan: PlanBuilder, op: Any) -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from k3compiler.ir.location import origin_of
-from k3compiler.passes.lower_to_tile.basics import norm, power_of_two, product, result
+from k3compiler.passes.lower_to_tile.basics import (
+    more_than,
+    norm,
+    power_of_two,
+    product,
+    result,
+)
 from k3compiler.passes.lower_to_tile.builder import PlanBuilder
 from k3compiler.passes.lower_to_tile.refs import Ref
 
@@ -31,7 +37,7 @@ def norm_linear(plan: PlanBuilder, op: Any) -> None:
         "eps": op.eps.value,
     }
     few = plan.schedule("norm_gemv", dims, plan.phase)[0].get("tokens")
-    above = None if few is None else f"min(1, max(0, {x.rows}-{few}))"
+    above = None if few is None else more_than(few, x)
     normed = plan.workspace("normed", x.dtype, x.rows, w.width)
     norm(plan, op, x, g, normed, part, times=above)
     given = {**shared, "in_cols": w.width, "in_offset": 0, "out_dtype": y.dtype}
