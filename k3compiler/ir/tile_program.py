@@ -18,6 +18,7 @@ class ArgumentInfo:
     dtype: str
     shape: tuple[int | str, ...] | None
     access: str = "r"
+    is_weight: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ def _argument(attributes: Any, kind: ir.Type) -> ArgumentInfo:
     if "tile.shape" not in attributes:
         return ArgumentInfo(name, dtype, None)
     extents = tuple(_extent(e.value) for e in attributes["tile.shape"])
-    return ArgumentInfo(name, dtype, extents, attributes["tile.access"].value)
+    access = attributes["tile.access"].value
+    return ArgumentInfo(name, dtype, extents, access, "tile.weight" in attributes)
 
 
 def _extent(text: str) -> int | str:

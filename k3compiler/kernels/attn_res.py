@@ -36,12 +36,14 @@ def attn_res_mix_norm(
     snapshots = [p.buffer(f"b{i}", dtype, rows) for i in range(num_snapshots)]
     names = {"none": ("p",), "add": ("p", "delta"), "assign": ("delta",)}[delta]
     sources = [p.buffer(name, dtype, rows) for name in names]
-    res_norm = p.buffer("res_norm", dtype, (cols,)) if snapshots else None
-    res_proj = p.buffer("res_proj", dtype, (cols,)) if snapshots else None
-    norm_w = p.buffer("norm_w", dtype, (cols,))
+    res_norm = p.weight("res_norm", dtype, (cols,)) if snapshots else None
+    res_proj = p.weight("res_proj", dtype, (cols,)) if snapshots else None
+    norm_w = p.weight("norm_w", dtype, (cols,))
     p_out = p.buffer("p_out", dtype, rows, "w") if write_sum else None
     y = p.buffer("y", dtype, rows, "w")
     t = p.program_id(0)
+    query = _vector(res_norm, block) * _vector(res_proj, block) if res_norm and res_proj else None
+    gains = _vector(norm_w, block)
     # all rows are asked for before the first is needed: one wait instead of m
     terms = [source.load((t, 0), (1, block)) for source in sources]
     candidates = [b.load((t, 0), (1, block)) for b in snapshots]
@@ -49,10 +51,9 @@ def attn_res_mix_norm(
     if p_out is not None:
         p_out.store((t, 0), total)
     mix = total.to("f32")
-    if res_norm and res_proj:
-        query = _vector(res_norm, block) * _vector(res_proj, block)
+    if query is not None:
         mix = _mix([total, *candidates], query, (cols, eps), together)
-    normed = mix * _inverse_rms(mix, (cols, eps)).expand(1) * _vector(norm_w, block)
+    normed = mix * _inverse_rms(mix, (cols, eps)).expand(1) * gains
     y.store((t, 0), normed.to(dtype))
     p.grid("T")
 

@@ -38,7 +38,7 @@ def gemv(
     out_dtype = out_dtype or dtype
     x = p.buffer("x", dtype, ("T", in_cols))
     halves = 2 if epilogue in GATED else 1
-    w = p.buffer("w", dtype, (halves * N, K))
+    w = p.weight("w", dtype, (halves * N, K))
     residuals = [p.buffer(name, dtype, ("T", N)) for name in RESIDUALS[epilogue]]
     y = p.buffer("y", out_dtype, ("T", N), "w")
     T, n = p.symbol("T"), p.program_id(0) * block_n

@@ -31,12 +31,14 @@ def norm_gemv(
     ``part``. ``block`` and ``block_k`` hold ``cols`` and K. Grid: ``block_n`` rows of w. Source: spec, notation page.
     """
     x = p.buffer("x", dtype, ("T", in_cols))
-    g = p.buffer("g", dtype, (cols,))
-    w = p.buffer("w", dtype, (N, K))
+    g = p.weight("g", dtype, (cols,))
+    w = p.weight("w", dtype, (N, K))
     r = p.buffer("r", dtype, ("T", N)) if epilogue == "add" else None
     y = p.buffer("y", dtype, ("T", N), "w")
     T, first, n = p.symbol("T"), p.scalar("part") * K, p.program_id(0) * block_n
 
+    weights = w.load((n, 0), (block_n, block_k)).to("f32")
+    gains = g.load((first,), (block_k,), limits=(first + K,)).to("f32").expand(0)
     start, end = first + in_offset, first + (in_offset + K)
     rows = [
         (
@@ -45,11 +47,9 @@ def norm_gemv(
         )
         for token in range(tokens)
     ]
-    gains = g.load((first,), (block_k,), limits=(first + K,)).to("f32").expand(0)
     added = [
         r.load((token, n), (1, block_n), limits=(T, N)) for token in range(tokens) if r is not None
     ]
-    weights = w.load((n, 0), (block_n, block_k)).to("f32")  # last: on their way with all of these
     for token, (mine, row) in enumerate(rows):
         out = (weights * (mine * gains)).sum(1).expand(0)
         out = out * rsqrt((row * row).sum(1) / float(cols) + eps).expand(1)

@@ -22,12 +22,16 @@ Access = Literal["r", "w", "rw"]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One kernel argument; ``shape`` is None for a scalar, else ints and symbol names."""
+    """One kernel argument; ``shape`` is None for a scalar, else ints and symbol names.
+
+    ``is_weight``: a parameter of the model, which no kernel writes.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | str, ...] | None
     access: Access = "r"
+    is_weight: bool = False
 
 
 class Buffer:
@@ -129,11 +133,18 @@ class Program:
         self, name: str, dtype: str, shape: Sequence[int | str], access: Access = "r"
     ) -> Buffer:
         """Declares a buffer argument; a string extent is a symbol (also an i32 argument)."""
-        assert not self._names, f"declare buffer {name} before symbols and scalars"
-        spec = Argument(name, dtype, tuple(shape), access)
+        return self._declare(Argument(name, dtype, tuple(shape), access))
+
+    def weight(self, name: str, dtype: str, shape: Sequence[int]) -> Buffer:
+        """Declares a buffer of the model's parameters: no kernel writes it, so that its loads need not wait for any."""
+        return self._declare(Argument(name, dtype, tuple(shape), is_weight=True))
+
+    def _declare(self, spec: Argument) -> Buffer:
+        assert not self._names, f"declare buffer {spec.name} before symbols and scalars"
+        assert spec.shape is not None
         dynamic = ir.ShapedType.get_dynamic_size()
-        extents = [dynamic if isinstance(n, str) else n for n in shape]
-        kind = ir.MemRefType.get(extents, element_type(dtype))
+        extents = [dynamic if isinstance(n, str) else n for n in spec.shape]
+        kind = ir.MemRefType.get(extents, element_type(spec.dtype))
         return Buffer(self, spec, self._argument(spec, kind))
 
     def scalar(self, name: str, dtype: Literal["i32", "f32"] = "i32") -> Tile:
@@ -253,4 +264,6 @@ def _describe(argument: Argument) -> ir.DictAttr:
         extents = [ir.StringAttr.get(str(n)) for n in argument.shape]
         entries["tile.shape"] = ir.ArrayAttr.get(extents)
         entries["tile.access"] = ir.StringAttr.get(argument.access)
+    if argument.is_weight:
+        entries["tile.weight"] = ir.UnitAttr.get()
     return ir.DictAttr.get(entries)

@@ -107,6 +107,9 @@ class PlanBuilder:
         blocks, options = self.schedule(family, dims, self.phase)
         kernel = self.kernels.get(origin, family, {**dims, **blocks}, dict(options))
         given = {name: self._argument(arguments, name) for name in _buffer_names(kernel.info)}
+        weights = [a.name for a in kernel.info.arguments if a.is_weight]
+        written = [name for name in weights if not given[name].name.startswith("w:")]
+        assert not written, f"{family}: {written} are no parameters, a kernel may write them"
         scalars = {k: v for k, v in arguments.items() if isinstance(v, str)}
         symbols = _match_symbols(kernel, given) | scalars
         values = [

@@ -70,6 +70,7 @@ class Emitter:
         self._info: ProgramInfo = describe(module)
         self._scalars: dict[str, Any] = {}
         self._must_wait = False
+        self._weights: set[Any] = set()
 
     def name(self, value: Any) -> str:
         """The SSA name of a tile program's value."""
@@ -99,18 +100,24 @@ class Emitter:
         return "\n".join([*lines, self.text.aliases(), ""])
 
     def _await_former_grid(self) -> None:
-        """Waits for the former grid to end, before memory is touched; :meth:`end` lets the next grid start.
+        """Waits for the former grid to end, before memory is touched that a kernel writes; then the next may start.
 
-        Every program of every kernel waits, so that a grid that has ended says that all before it have. Both
-        ops do nothing where the launch does not ask for the early start.
+        Every program of every kernel waits, so that a grid that has ended says that all before it have. When all
+        programs are past it, those of the next grid take the room that is left and ask for their weights. Both
+        ops do nothing where the launch does not ask for the early start, and nothing the second time.
         """
         self.text.line("tt.grid_dependency_wait")
+        self.text.line("tt.grid_dependency_launch_dependents")
         self._must_wait = False
 
+    def _touches_former(self, op: Any) -> bool:
+        """Whether an op needs what kernels before this one wrote, or must not be seen by them."""
+        name = op.operation.name
+        if name == "tile.load":
+            return op.buffer not in self._weights
+        return name in ("tile.store", "scf.for", "func.return")
+
     def end(self, _op: Any) -> None:
-        """The next grid may start when every program is here: earlier, its programs would take the room of these."""
-        if self.form.has_early_start:
-            self.text.line("tt.grid_dependency_launch_dependents")
         self.text.line("tt.return")
 
     def _arguments(self) -> list[str]:
@@ -130,6 +137,8 @@ class Emitter:
             element = str(value.type.element_type)
             extents = tuple(n if isinstance(n, int) else self._scalars[n] for n in argument.shape)
             self.buffers[value] = BufferView(name, element, extents)
+            if argument.is_weight:
+                self._weights.add(value)
             hint = f"{{tt.divisibility = {ALIGNMENT} : i32}}"
             signature.append(f"{name}: !tt.ptr<{element}> {hint} {where}")
         return signature
@@ -139,7 +148,7 @@ class Emitter:
         for _, run in groupby(block.operations, _reduction_of):
             ops = list(run)
             self.text.location = str(ops[0].operation.location)
-            if self._must_wait and ops[0].operation.name in _AFTER_FORMER:
+            if self._must_wait and self._touches_former(ops[0]):
                 self._await_former_grid()
             for op in ops:
                 self.facts.learn(op)
@@ -183,9 +192,11 @@ class Emitter:
             self.block(body)
 
     def branch(self, op: Any) -> None:
-        """scf.if without results."""
+        """scf.if without results; a wait in it is not one for what follows, where it is not taken."""
+        must_wait = self._must_wait
         with self.text.region(f"scf.if {self.name(op.operation.operands[0])} {{"):
             self.block(op.regions[0].blocks[0])
+        self._must_wait = must_wait
 
     def yield_(self, op: Any) -> None:
         values = list(op.operation.operands)
@@ -267,7 +278,6 @@ _COMBINERS = {
     "max": ("arith.maxnumf", "arith.maxsi"),
     "min": ("arith.minnumf", "arith.minsi"),
 }
-_AFTER_FORMER = ("tile.load", "tile.store", "scf.for", "scf.if", "func.return")
 _SAME = (
     *(f"arith.{n}f" for n in ("add", "sub", "mul", "div", "neg", "minnum", "maxnum")),
     *(f"arith.{n}" for n in ("addi", "subi", "muli", "divsi", "remsi", "andi", "ori", "xori")),
