@@ -19,6 +19,7 @@ class ArgumentInfo:
     shape: tuple[int | str, ...] | None
     access: str = "r"
     is_weight: bool = False
+    is_settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ def _argument(attributes: Any, kind: ir.Type) -> ArgumentInfo:
         return ArgumentInfo(name, dtype, None)
     extents = tuple(_extent(e.value) for e in attributes["tile.shape"])
     access = attributes["tile.access"].value
-    return ArgumentInfo(name, dtype, extents, access, "tile.weight" in attributes)
+    flags = ("tile.weight" in attributes, "tile.settled" in attributes)
+    return ArgumentInfo(name, dtype, extents, access, *flags)
 
 
 def _extent(text: str) -> int | str:

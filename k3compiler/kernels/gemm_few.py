@@ -43,7 +43,7 @@ def gemm_few(
     out_dtype = out_dtype or dtype
     halves = 2 if epilogue in GATED else 1
     x = p.buffer("x", dtype, ("T", in_cols))
-    w = p.buffer("w", dtype, (halves * N, K))
+    w = p.weight("w", dtype, (halves * N, K))
     residuals = [p.buffer(name, dtype, ("T", N)) for name in RESIDUALS[epilogue]]
     y = p.buffer("y", out_dtype, ("T", N), "w")
     columns = block_n // halves

@@ -23,23 +23,28 @@ class _ConvStep:
     fresh: Tile
     taps: int
 
-    def read(self, column: Tile, channel: Tile, block: int, width: Tile | int) -> tuple[Tile, ...]:
-        """The window of ``width`` channels (at most ``block``), oldest input first, memory dtype."""
+    def past(self, channel: Tile, block: int, width: Tile | int) -> list[Tile]:
+        """The inputs before this one of ``width`` channels (at most ``block``), oldest first, memory dtype."""
         end = where(self.fresh, 0, channel + width)
-        past = [
-            self.conv.load((self.slot, j, channel), (block,), limits=(end,))
-            for j in range(self.taps - 1)
-        ]
-        return *past, self.x.load((self.token, column), (block,), limits=(column + width,))
+        places = [(self.slot, j, channel) for j in range(self.taps - 1)]
+        return [self.conv.load(place, (block,), limits=(end,)) for place in places]
 
-    def silu(self, window: tuple[Tile, ...], channel: Tile, width: Tile | int) -> Tile:
+    def now(self, column: Tile, block: int, width: Tile | int) -> Tile:
+        """This input."""
+        return self.x.load((self.token, column), (block,), limits=(column + width,))
+
+    def taps_of(self, channel: Tile, block: int, width: Tile | int) -> list[Tile]:
+        """The convolution's weights, of the oldest input first."""
+        end = channel + width
+        return [
+            self.weight.load((channel, j), (block,), dims=[0], limits=(end,))
+            for j in range(self.taps)
+        ]
+
+    def silu(self, window: tuple[Tile, ...], taps: list[Tile]) -> Tile:
         """SiLU of the convolution, f32."""
-        block, total = window[0].shape[0], None
-        for j, u in enumerate(window):
-            tap = self.weight.load((channel, j), (block,), dims=[0], limits=(channel + width,))
-            term = tap * u.to("f32")
-            total = term if total is None else total + term
-        assert total is not None
+        terms = [tap * u.to("f32") for tap, u in zip(taps, window, strict=True)]
+        total = reduce(Tile.__add__, terms)
         return total * sigmoid(total)
 
     def write(self, window: tuple[Tile, ...], channel: Tile, width: Tile | int) -> None:
@@ -54,7 +59,11 @@ class _Given:
 
     f: Buffer
 
-    def read(self, token: Tile, key: Tile, block: int, end: Tile) -> Tile:
+    def ask(self, _key: Tile, _block: int, _end: Tile) -> list[Tile]:
+        """No weights."""
+        return []
+
+    def read(self, _weights: list[Tile], token: Tile, key: Tile, block: int, end: Tile) -> Tile:
         """A head's logits, f32: columns ``key`` to ``end``."""
         return self.f.load((token, key), (block,), limits=(end,)).to("f32")
 
@@ -69,16 +78,16 @@ class _Product:
     rank: int
     block_rank: int
 
-    def read(self, token: Tile, key: Tile, block: int, end: Tile) -> Tile:
+    def ask(self, key: Tile, block: int, end: Tile) -> list[Tile]:
+        """A head's rows of the weight, in blocks of columns."""
+        starts, shape = range(0, self.rank, self.block_rank), (block, self.block_rank)
+        return [self.weight.load((key, start), shape, limits=(end, self.rank)) for start in starts]
+
+    def read(self, weights: list[Tile], token: Tile, _key: Tile, _block: int, _end: Tile) -> Tile:
         """As :meth:`_Given.read`, not rounded to the memory's dtype; blocks of columns are added up, then within."""
-        starts, width = range(0, self.rank, self.block_rank), self.block_rank
-        weights = [
-            self.weight.load((key, start), (block, width), limits=(end, self.rank))
-            for start in starts
-        ]
-        last = self.offset + self.rank
+        starts, last = range(0, self.rank, self.block_rank), self.offset + self.rank
         rows = [
-            self.low.load((token, self.offset + start), (width,), limits=(last,))
+            self.low.load((token, self.offset + start), (self.block_rank,), limits=(last,))
             for start in starts
         ]
         parts = [
@@ -95,7 +104,7 @@ def _decay_logits(
     if rank is None:
         return _Given(p.buffer("f", dtype, ("T", width)))
     low = p.buffer("low", dtype, ("T", low_cols))
-    return _Product(low, p.buffer("f_w", dtype, (width, rank)), offset, rank, block)
+    return _Product(low, p.weight("f_w", dtype, (width, rank)), offset, rank, block)
 
 
 def _unit_pair(q: Tile, k: Tile, k_dim: int) -> tuple[Tile, Tile, Tile]:
@@ -161,14 +170,14 @@ def kda_decode(
     gate, gate_first, _ = output_gate(
         p, x, heads=heads, v_dim=v_dim, dtype=dtype, gate_offset=gate_offset
     )
-    conv_w = p.buffer("conv_w", "f32", (channels, conv_size))
-    a_log = p.buffer("a_log", "f32", (heads,))
-    dt_bias = p.buffer("dt_bias", "f32", (heads * k_dim,))
-    norm_w = p.buffer("norm_w", "f32", (v_dim,))
-    seq_ctx = p.buffer("seq_ctx", "i32", ("S",))
-    seq_slot = p.buffer("seq_slot", "i32", ("S",))
-    conv = p.buffer("kda_conv", dtype, ("SLOTS", "SLOT_TAPS", channels), "rw")
-    state = p.buffer("kda_state", "f32", ("SLOTS", "SLOT_HEADS", v_dim, k_dim), "rw")
+    conv_w = p.weight("conv_w", "f32", (channels, conv_size))
+    a_log = p.weight("a_log", "f32", (heads,))
+    dt_bias = p.weight("dt_bias", "f32", (heads * k_dim,))
+    norm_w = p.weight("norm_w", "f32", (v_dim,))
+    seq_ctx = p.settled("seq_ctx", "i32", ("S",))
+    seq_slot = p.settled("seq_slot", "i32", ("S",))
+    conv = p.settled("kda_conv", dtype, ("SLOTS", "SLOT_TAPS", channels), "rw")
+    state = p.settled("kda_state", "f32", ("SLOTS", "SLOT_HEADS", v_dim, k_dim), "rw")
     o = p.buffer("o", dtype, ("T", heads * v_dim), "w")
     h, t = p.program_id(0), p.program_id(1)
     slot, fresh = seq_slot.load((t,)), seq_ctx.load((t,)).eq(0)
@@ -181,34 +190,40 @@ def kda_decode(
         states.append(state.load((slot, h, v0, 0), (block_v, block_k), limits=(rows, k_dim)))
 
     key = h * k_dim
-    windows = [
-        (step.read(key + first, channel, block_k, k_dim), channel, k_dim)
-        for first, channel in ((q_offset, key), (k_offset, key + heads * k_dim))
+    parts = [
+        (key + q_offset, key, block_k, k_dim),
+        (key + k_offset, key + heads * k_dim, block_k, k_dim),
     ]
     for v0, width in blocks:
         channel = h * v_dim + (2 * heads * k_dim + v0)
-        window = step.read(h * v_dim + (v_offset + v0), channel, block_v, width)
-        windows.append((window, channel, width))
-    f_row = decay_logits.read(t, key, block_k, key + k_dim)
+        parts.append((h * v_dim + (v_offset + v0), channel, block_v, width))
+    past = [step.past(channel, block, width) for _, channel, block, width in parts]
+    taps = [step.taps_of(channel, block, width) for _, channel, block, width in parts]
+    f_weights = decay_logits.ask(key, block_k, key + k_dim)
     bias = dt_bias.load((key,), (block_k,), limits=(key + k_dim,))
-    rate, beta = exp(a_log.load((h,))), sigmoid(x.load((t, h + beta_offset)).to("f32"))
-    ends = [h * v_dim + v0 + width for v0, width in blocks]
-    starts = [h * v_dim + v0 for v0, _ in blocks]
+    log_rate, weights = a_log.load((h,)), [norm_w.load((v0,), (block_v,)) for v0, _ in blocks]
+    # what the launch before made is read from here on
+    windows = [
+        ((*before, step.now(column, block, width)), channel, width)
+        for before, (column, channel, block, width) in zip(past, parts, strict=True)
+    ]
+    f_row = decay_logits.read(f_weights, t, key, block_k, key + k_dim)
+    rate, beta = exp(log_rate), sigmoid(x.load((t, h + beta_offset)).to("f32"))
+    starts, ends = ([h * v_dim + v0 + n * last for v0, n in blocks] for last in (0, 1))
     logits = [
         gate.load((t, column + gate_first), (block_v,), limits=(end + gate_first,))
         for column, end in zip(starts, ends, strict=True)
     ]
-    weights = [norm_w.load((v0,), (block_v,)) for v0, _ in blocks]
 
     decay = _shared(exp(log_decay(f_row, bias, rate, lower_bound)), 0).expand(0)
-    q, k, kq = _unit_pair(step.silu(*windows[0]), step.silu(*windows[1]), k_dim)
+    q, k, kq = _unit_pair(*(step.silu(windows[i][0], taps[i]) for i in (0, 1)), k_dim)
     q, k = (_shared(v, 0).expand(0) for v in (q, k))
 
     outputs: list[Tile] = []
-    for (v0, width), window, before in zip(blocks, windows[2:], states, strict=True):
+    for (v0, width), window, tap, before in zip(blocks, windows[2:], taps[2:], states, strict=True):
         s = before * decay
         along_k, along_q = (product.sum(1) for product in (s * k, s * q))
-        write = (_shared(step.silu(*window), 1) - along_k) * beta
+        write = (_shared(step.silu(window[0], tap), 1) - along_k) * beta
         state.store((slot, h, v0, 0), s + write.expand(1) * k, limits=(v0 + width, k_dim))
         outputs.append(along_q + write * kq)
     squares = reduce(Tile.__add__, [(out * out).sum(0) for out in outputs])

@@ -28,8 +28,8 @@ class _Matrix:
     @staticmethod
     def declare(p: Program, name: str, shape: tuple[int, int, int], block_n: int) -> _Matrix:
         experts, n, k = shape
-        w = p.buffer(name, "i8", (experts, n, k // 2))
-        scale = p.buffer(name.replace("w", "s"), "i8", (experts, n, k // MX_GROUP))
+        w = p.weight(name, "i8", (experts, n, k // 2))
+        scale = p.weight(name.replace("w", "s"), "i8", (experts, n, k // MX_GROUP))
         return _Matrix(w, scale, block_n)
 
     def products(self, expert: Tile, n: Tile, group: Tile, x: tuple[Tile, Tile]) -> Tile:
@@ -141,9 +141,9 @@ def moe_down_one(
     assert format == "a16w4" and block_n % together == 0 and block_choices >= top_k
     x = p.buffer("x", dtype, ("ROWS", inner))
     w2 = _Matrix.declare(p, "w2", (experts, width, inner), block_n)
-    pairs = p.buffer("pairs", "i32", ("ROWS",))
-    block_expert = p.buffer("block_expert", "i32", ("NB",))
-    weights = p.buffer("weights", "f32", ("T", top_k))
+    pairs = p.settled("pairs", "i32", ("ROWS",))
+    block_expert = p.settled("block_expert", "i32", ("NB",))
+    weights = p.settled("weights", "f32", ("T", top_k))
     r = p.buffer("r", out_dtype, ("T", width), "w")
     n = p.program_id(0) * block_n
     with p.loop(0, p.symbol("NB"), carry=[p.zeros((block_n,))]) as (block, (total,)):

@@ -130,8 +130,8 @@ class _Stack:
     def declare(p: Program, name: str, params: Params, rows: int, columns: int) -> _Stack:
         steps = -(-columns // PLANE_DEPTH)
         count = params["experts"] * steps * rows
-        words = p.buffer(name, "i32", (count * QUADS, QUAD))
-        return _Stack(words, p.buffer(name.replace("w", "s"), "i32", (count,)), steps, rows)
+        words = p.weight(name, "i32", (count * QUADS, QUAD))
+        return _Stack(words, p.weight(name.replace("w", "s"), "i32", (count,)), steps, rows)
 
     def load(self, first: Tile | int, row: Tile, quad: Tile) -> _Quads:
         """Quads ``quad`` of rows ``first + row``, counted over all matrices; nothing where that is negative."""
@@ -211,9 +211,9 @@ def down_one(p: Program, params: Params) -> None:
     tile_n, row_quads = params["block_n"] // params["together"], inner // COLUMNS
     x = p.buffer("x", "i32", (top_k * rows_a_block * row_quads, QUAD))
     matrix = _Stack.declare(p, "w2", params, width, inner)
-    pairs = p.buffer("pairs", "i32", ("ROWS",))
-    block_expert = p.buffer("block_expert", "i32", ("NB",))
-    weights = p.buffer("weights", "f32", ("T", top_k))
+    pairs = p.settled("pairs", "i32", ("ROWS",))
+    block_expert = p.settled("block_expert", "i32", ("NB",))
+    weights = p.settled("weights", "f32", ("T", top_k))
     r = p.buffer("r", params["out_dtype"], ("T", width), "w")
     n = p.program_id(0) * params["block_n"]
 

@@ -37,8 +37,6 @@ def norm_gemv(
     y = p.buffer("y", dtype, ("T", N), "w")
     T, first, n = p.symbol("T"), p.scalar("part") * K, p.program_id(0) * block_n
 
-    weights = w.load((n, 0), (block_n, block_k)).to("f32")
-    gains = g.load((first,), (block_k,), limits=(first + K,)).to("f32").expand(0)
     start, end = first + in_offset, first + (in_offset + K)
     rows = [
         (
@@ -47,9 +45,11 @@ def norm_gemv(
         )
         for token in range(tokens)
     ]
+    gains = g.load((first,), (block_k,), limits=(first + K,)).to("f32").expand(0)
     added = [
         r.load((token, n), (1, block_n), limits=(T, N)) for token in range(tokens) if r is not None
     ]
+    weights = w.load((n, 0), (block_n, block_k)).to("f32")  # last: on their way with all of these
     for token, (mine, row) in enumerate(rows):
         out = (weights * (mine * gains)).sum(1).expand(0)
         out = out * rsqrt((row * row).sum(1) / float(cols) + eps).expand(1)

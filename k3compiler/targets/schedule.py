@@ -32,6 +32,7 @@ LAUNCH_KEYS = (
     "waves_per_eu",
     "matrix_instr_nonkdim",
     "form",
+    "next_grid",
 )
 ANY_FAMILY = "*"
 PASS_FAMILIES = ("moe_sort",)  # no kernels: what passes ask for (rows of an expert's block)

@@ -24,7 +24,8 @@ Access = Literal["r", "w", "rw"]
 class Argument:
     """One kernel argument; ``shape`` is None for a scalar, else ints and symbol names.
 
-    ``is_weight``: a parameter of the model, which no kernel writes.
+    ``is_weight``: a parameter of the model, which no kernel writes. ``is_settled``: that, or what only launches before
+    the former one write, so that a program may read it while that still runs.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Argument:
     shape: tuple[int | str, ...] | None
     access: Access = "r"
     is_weight: bool = False
+    is_settled: bool = False
 
 
 class Buffer:
@@ -136,8 +138,17 @@ class Program:
         return self._declare(Argument(name, dtype, tuple(shape), access))
 
     def weight(self, name: str, dtype: str, shape: Sequence[int]) -> Buffer:
-        """Declares a buffer of the model's parameters: no kernel writes it, so that its loads need not wait for any."""
-        return self._declare(Argument(name, dtype, tuple(shape), is_weight=True))
+        """Declares a buffer of the model's parameters, which no kernel writes."""
+        return self._declare(Argument(name, dtype, tuple(shape), is_weight=True, is_settled=True))
+
+    def settled(
+        self, name: str, dtype: str, shape: Sequence[int | str], access: Access = "r"
+    ) -> Buffer:
+        """Declares a buffer that the launch before this one does not write (the plan is checked for it).
+
+        Its loads need not wait for that launch's end (docs/gpu-kernels.md).
+        """
+        return self._declare(Argument(name, dtype, tuple(shape), access, is_settled=True))
 
     def _declare(self, spec: Argument) -> Buffer:
         assert not self._names, f"declare buffer {spec.name} before symbols and scalars"
@@ -266,4 +277,6 @@ def _describe(argument: Argument) -> ir.DictAttr:
         entries["tile.access"] = ir.StringAttr.get(argument.access)
     if argument.is_weight:
         entries["tile.weight"] = ir.UnitAttr.get()
+    if argument.is_settled:
+        entries["tile.settled"] = ir.UnitAttr.get()
     return ir.DictAttr.get(entries)

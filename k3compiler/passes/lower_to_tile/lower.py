@@ -15,6 +15,7 @@ from k3compiler.passes.lower_to_tile.branches import access_of, branched
 from k3compiler.passes.lower_to_tile.builder import Kernels, PlanBuilder, Scheduler
 from k3compiler.passes.lower_to_tile.order import order_updates
 from k3compiler.passes.lower_to_tile.refs import Ref
+from k3compiler.passes.lower_to_tile.settled import check_settled
 from k3compiler.passes.lower_to_tile.workspace import plan_workspace
 
 _HERE = "k3compiler.passes.lower_to_tile"
@@ -139,6 +140,7 @@ def _finish(
         old: replace(ref, name=outputs.get(old, old)) for old, ref in builder.buffers.items()
     }
     steps = _in_branches(builder, [_renamed(step, outputs) for step in builder.steps])
+    check_settled(steps, {k.symbol: k for k in builder.kernels.by_key.values()})
     records, storage = plan_workspace(steps, list(renamed.values()), tuple(outputs.values()))
     return Plan(
         phase="prefill" if builder.phase == "prefill" else "decode",

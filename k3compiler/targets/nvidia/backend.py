@@ -6,6 +6,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ class NvidiaBackend:
             module = planes_program(
                 request.family, request.params, symbol=request.symbol, label=label
             )
-        assembled = self._to_ptx(request, emit_triton(module, FORM))
+        form = replace(FORM, next_grid=request.schedule.get("next_grid", FORM.next_grid))
+        assembled = self._to_ptx(request, emit_triton(module, form))
         ptx = f"// {program_label(module)}\n{assembled.outputs['ptx']}"
         metadata = assembled.metadata
         refuse_shared(request, self.spec, metadata["shared"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from k3compiler.ir.bindings import ir
 from k3compiler.ir.tile_program import ProgramInfo, describe
@@ -24,6 +24,7 @@ from k3compiler.targets.triton_ir.matrix import emit_dot, emit_dot_scaled
 from k3compiler.targets.triton_ir.memory import BufferView, emit_load, emit_store
 from k3compiler.targets.triton_ir.text import TextBuilder, tensor
 
+NextGrid = Literal["end", "loaded", "wait", "start"]
 Emit = Callable[["Emitter", Any], "str | None"]
 ALIGNMENT = 16  # bytes; every buffer a kernel is given starts at a multiple of it
 
@@ -35,11 +36,15 @@ class Form:
     Attributes:
         has_tf32: f32 products can run as tf32.
         has_early_start: grids start before others end (PDL).
+        next_grid: when the next may: at the ``end`` of every program, from its ``wait`` for the former on, when it has
+            ``loaded`` (a sum needs all that it loads), or at its ``start``. Few programs leave the rest of the chip
+            to the next, whose loads theirs would have to wait behind.
         target_ops: how ops are emitted that only this target has.
     """
 
     has_tf32: bool
     has_early_start: bool = False
+    next_grid: NextGrid = "end"
     target_ops: Mapping[str, Emit] = field(default_factory=dict[str, Any])
 
 
@@ -70,7 +75,9 @@ class Emitter:
         self._info: ProgramInfo = describe(module)
         self._scalars: dict[str, Any] = {}
         self._must_wait = False
-        self._weights: set[Any] = set()
+        self._last_load: Any = None
+        self._has_loaded = False
+        self._settled: set[Any] = set()
 
     def name(self, value: Any) -> str:
         """The SSA name of a tile program's value."""
@@ -91,6 +98,9 @@ class Emitter:
         self.text.location = location
         signature = ", ".join(self._arguments())
         self._must_wait = self.form.has_early_start
+        if self.form.has_early_start and self.form.next_grid == "start":
+            self._start_next_grid()
+        self._last_load = _last_of(block, "tile.load")
         self.block(block)
         end = self.text.alias(location)
         head = (
@@ -100,24 +110,40 @@ class Emitter:
         return "\n".join([*lines, self.text.aliases(), ""])
 
     def _await_former_grid(self) -> None:
-        """Waits for the former grid to end, before memory is touched that a kernel writes; then the next may start.
+        """Waits for the former grid to end, before memory is touched that a kernel writes.
 
-        Every program of every kernel waits, so that a grid that has ended says that all before it have. When all
-        programs are past it, those of the next grid take the room that is left and ask for their weights. Both
-        ops do nothing where the launch does not ask for the early start, and nothing the second time.
+        Every program of every kernel waits, so that a grid that has ended says that all before it have. The op does
+        nothing where the launch does not ask for the early start, and nothing the second time.
         """
         self.text.line("tt.grid_dependency_wait")
-        self.text.line("tt.grid_dependency_launch_dependents")
+        if self.form.next_grid == "wait":
+            self._start_next_grid()
         self._must_wait = False
+
+    def _count_loads(self, ops: list[Any]) -> None:
+        """After a reduction behind the last load, in the form ``loaded``, the next grid may start."""
+        if self.form.next_grid != "loaded" or not self.form.has_early_start:
+            return
+        if self._last_load is not None and ops[-1].operation == self._last_load:
+            self._has_loaded = True
+        elif self._has_loaded and _is_reduction(ops[0]):
+            self._start_next_grid()
+            self._has_loaded = False
 
     def _touches_former(self, op: Any) -> bool:
         """Whether an op needs what kernels before this one wrote, or must not be seen by them."""
         name = op.operation.name
         if name == "tile.load":
-            return op.buffer not in self._weights
+            return op.buffer not in self._settled
         return name in ("tile.store", "scf.for", "func.return")
 
+    def _start_next_grid(self) -> None:
+        """The next grid may start when every program has been here: it asks for its weights, then it waits."""
+        self.text.line("tt.grid_dependency_launch_dependents")
+
     def end(self, _op: Any) -> None:
+        if self.form.has_early_start and self.form.next_grid == "end":
+            self._start_next_grid()
         self.text.line("tt.return")
 
     def _arguments(self) -> list[str]:
@@ -137,8 +163,8 @@ class Emitter:
             element = str(value.type.element_type)
             extents = tuple(n if isinstance(n, int) else self._scalars[n] for n in argument.shape)
             self.buffers[value] = BufferView(name, element, extents)
-            if argument.is_weight:
-                self._weights.add(value)
+            if argument.is_settled:
+                self._settled.add(value)
             hint = f"{{tt.divisibility = {ALIGNMENT} : i32}}"
             signature.append(f"{name}: !tt.ptr<{element}> {hint} {where}")
         return signature
@@ -156,6 +182,7 @@ class Emitter:
             for op, name in zip(ops, made, strict=True):
                 if name is not None:
                     self._names[op.operation.results[0]] = name
+            self._count_loads(ops)
 
     def _emit(self, op: Any) -> str | None:
         name = op.operation.name
@@ -253,6 +280,12 @@ class Emitter:
                 for op, a, b, e in zip(ops, left, right, elements, strict=True)
             ]
             self.text.line(f"tt.{verb}.return {', '.join(made)} : {', '.join(elements)}")
+
+
+def _last_of(block: Any, name: str) -> Any:
+    """The last op of that name in the block itself."""
+    found = [op.operation for op in block.operations if op.operation.name == name]
+    return found[-1] if found else None
 
 
 def _is_reduction(op: Any) -> bool:
