@@ -216,7 +216,9 @@ def kda_decode(
     ]
 
     decay = _shared(exp(log_decay(f_row, bias, rate, lower_bound)), 0).expand(0)
-    q, k, kq = _unit_pair(*(step.silu(windows[i][0], taps[i]) for i in (0, 1)), k_dim)
+    q, k, kq = _unit_pair(
+        step.silu(windows[0][0], taps[0]), step.silu(windows[1][0], taps[1]), k_dim
+    )
     q, k = (_shared(v, 0).expand(0) for v in (q, k))
 
     outputs: list[Tile] = []
