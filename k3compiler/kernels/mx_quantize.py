@@ -5,22 +5,22 @@ from __future__ import annotations
 from k3compiler.config import MX_GROUP
 from k3compiler.dialects.tile.builder import Program
 from k3compiler.dialects.tile.values import Tile, maximum, where
-from k3compiler.dtypes import E4M3_EMAX, SCALE_BIAS, SCALE_NAN
-
-MANTISSA_BITS = 23
+from k3compiler.dtypes import E4M3_CARRY, E4M3_EMAX, F32_MANTISSA_BITS, SCALE_BIAS, SCALE_NAN
 
 
 def to_mxfp8(x: Tile, rows: int, cols: int) -> tuple[Tile, Tile]:
     """f32 ``[rows, cols]`` as e4m3 values of that shape and i8 scales ``[rows, cols/32]``."""
     grouped = x.reshape(rows * cols // MX_GROUP, MX_GROUP)
-    size_bits = (
-        grouped.bitcast("i32") & 0x7FFFFFFF
-    )  # of positive floats: ordered as integers, NaN last
-    exponent = size_bits.max(1) >> MANTISSA_BITS
-    finite = exponent < SCALE_NAN
+    size = (grouped.bitcast("i32") & 0x7FFFFFFF).max(
+        1
+    )  # bits of positive floats: ordered as integers, NaN last
+    exponent, finite = (
+        (size + E4M3_CARRY) >> F32_MANTISSA_BITS,
+        size < SCALE_NAN << F32_MANTISSA_BITS,
+    )
     scale = where(finite, maximum(exponent - E4M3_EMAX, 0), SCALE_NAN)
     inverse = (
-        where(finite, 2 * SCALE_BIAS - scale, SCALE_BIAS) << MANTISSA_BITS
+        where(finite, 2 * SCALE_BIAS - scale, SCALE_BIAS) << F32_MANTISSA_BITS
     )  # bits of 2^(127 - scale)
     scaled = grouped * inverse.bitcast("f32").expand(1)
     return scaled.to("e4m3").reshape(rows, cols), scale.to("i8").reshape(rows, cols // MX_GROUP)
@@ -37,7 +37,7 @@ def mx_quantize(
     in_offset: int,
     rows: str = "T",
 ) -> None:
-    """``scale = floor(log2 amax) - 8`` per group (biased by 127; 255 for NaN or infinity), values ``x / 2^scale``.
+    """``scale = ceil(log2(amax / 448))`` per group (biased by 127; 255 for NaN or infinity), values ``x / 2^scale``.
 
     Works on the f32 bits, so that the scale is exact. ``rows`` is the name of the rows' symbol.
 

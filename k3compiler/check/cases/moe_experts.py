@@ -144,7 +144,7 @@ def moe_combine(params: Params, rng: np.random.Generator, sizes: dict[str, int])
 
 
 def mx_quantize(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
-    """Groups of all sizes; one of zeros, one that saturates, one with NaN, one with infinity."""
+    """Groups of all sizes; one of zeros, three about the greatest e4m3, one with NaN, one with infinity."""
     tokens, cols, at = sizes.get(params.get("rows", "T"), 9), params["cols"], params["in_offset"]
     size = 2.0 ** rng.integers(-40, 40, (tokens, params["in_cols"] // MX_GROUP + 1))
     x = (
@@ -153,6 +153,8 @@ def mx_quantize(params: Params, rng: np.random.Generator, sizes: dict[str, int])
     )
     x[0, at : at + MX_GROUP] = 0.0
     x[1, at : at + MX_GROUP] = 1.99
+    for row, greatest in ((2, 1.75), (3, 1.7578125)):  # 448 / 2^8 and the next bf16
+        x[row, at + MX_GROUP : at + 2 * MX_GROUP] = greatest
     x[2, at + 5], x[3, at + 7] = np.nan, -np.inf
     x = x.astype(MEMORY[params["dtype"]])
     values, scale = quantize_mxfp8(x[:, at : at + cols].astype(np.float32))

@@ -32,8 +32,8 @@ class MxOp(Checked, dialect=Mx, traits=[Pure]):
 class Quantize(MxOp, name="quantize"):
     """MXFP8: E4M3 elements with one E8M0 scale a group of 32 columns.
 
-    ``scale = floor(log2(amax)) - 8 + 127`` (0 for a group of zeros), elements ``x / 2^(scale-127)`` to nearest
-    even, saturating at 448.
+    ``scale = ceil(log2(amax / 448)) + 127`` (0 for a group of zeros), so that nothing saturates; elements
+    ``x / 2^(scale-127)`` to nearest even.
 
     Shapes: x [T, D] -> values [T, D] f8E4M3FN, scale [T, D/32] i8.
     """

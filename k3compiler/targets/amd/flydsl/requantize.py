@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from k3compiler.config import MX_GROUP
-from k3compiler.dtypes import E4M3_EMAX, SCALE_BIAS, SCALE_NAN
+from k3compiler.dtypes import E4M3_CARRY, E4M3_EMAX, F32_MANTISSA_BITS, SCALE_BIAS, SCALE_NAN
 from k3compiler.targets.amd.flydsl.adapter import KernelBuilder, Value
 from k3compiler.targets.amd.flydsl.gemm import EQUAL, UNSIGNED_LESS, Lane
 from k3compiler.targets.amd.flydsl.tiling import Tiling
 
-_SIZE_BITS, _MANTISSA_BITS = 0x7FFF_FFFF, 23
+_SIZE_BITS = 0x7FFF_FFFF
 _E4M3_MAX = 448.0
 _TILES_A_GROUP = MX_GROUP // 16
 
@@ -84,12 +84,12 @@ class Requantize:
     def _scale(self, size: Value) -> tuple[Value, Value]:
         """The scale byte, and 2^(127 - scale) as f32."""
         b = self.b
-        exponent = size >> _MANTISSA_BITS
-        is_finite = exponent.compare(UNSIGNED_LESS, SCALE_NAN)
+        exponent = (size + E4M3_CARRY) >> F32_MANTISSA_BITS
+        is_finite = size.compare(UNSIGNED_LESS, SCALE_NAN << F32_MANTISSA_BITS)
         scale = b.unsigned_max(exponent, E4M3_EMAX) - E4M3_EMAX
         scale = b.select(is_finite, scale, SCALE_NAN)
         power = b.select(is_finite, 2 * SCALE_BIAS - scale, SCALE_BIAS)
-        return scale, b.bitcast(power << _MANTISSA_BITS, "f32")
+        return scale, b.bitcast(power << F32_MANTISSA_BITS, "f32")
 
     def _row(self, m: int) -> Value:
         return self.b.wide(self.at.first_row + self.at.lane.row + 16 * m)
