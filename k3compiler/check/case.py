@@ -19,6 +19,7 @@ CASES: dict[str, str] = {
     "act_mul": "k3compiler.check.cases.activation:act_mul",
     "add_norm": "k3compiler.check.cases.attn_res:add_norm",
     "attn_res_mix_norm": "k3compiler.check.cases.attn_res:attn_res_mix_norm",
+    "beside": "k3compiler.check.cases.beside:beside",
     "embed": "k3compiler.check.cases.embed:embed",
     "gemm": "k3compiler.check.cases.gemm:gemm",
     "gemm_few": "k3compiler.check.cases.gemm:gemv",
@@ -79,7 +80,7 @@ class Case:
     ``arguments`` maps every buffer to an array of its exact memory dtype and shape (outputs are poisoned:
     NaN, or 0x7f bytes for integers) and every scalar that is not a symbol to a number. ``expected`` maps outputs to
     float64 (or exact integer) arrays; ``where`` optionally restricts an output to a boolean mask of elements that count
-    (the rest must keep the poison when ``keeps`` names the output).
+    (the rest must keep the poison when ``keeps`` names the output). ``tolerances`` are of outputs that have their own.
     """
 
     arguments: Mapping[str, Any]
@@ -87,6 +88,7 @@ class Case:
     tolerance: float
     where: dict[str, Array] = field(default_factory=dict)
     keeps: frozenset[str] = frozenset()
+    tolerances: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def poisoned(shape: tuple[int, ...], dtype: str) -> Array:
@@ -127,7 +129,8 @@ def judge(case: Case, results: Mapping[str, Array]) -> list[Verdict]:
                 name, float(wrong), wrong == 0, f"{wrong} wrong elements" if wrong else ""
             )
         else:
-            verdict = _judge_float(name, got.astype(np.float64), want, mask, case.tolerance)
+            tolerance = case.tolerances.get(name, case.tolerance)
+            verdict = _judge_float(name, got.astype(np.float64), want, mask, tolerance)
         if verdict.passed and name in case.keeps:
             verdict = _judge_untouched(verdict, got, mask)
         verdicts.append(verdict)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from k3compiler.dialects.tile.builder import Program
 from k3compiler.dialects.tile.ops import Tile
 from k3compiler.ir.bindings import ir
 
-Param = int | float | str | bool | None
+Param = int | float | str | bool | list[Any] | None
 
 # family -> "module:function"; the function takes the Program and the parameters by keyword
 FAMILIES: dict[str, str] = {
@@ -17,6 +18,7 @@ FAMILIES: dict[str, str] = {
     "act_mul": "k3compiler.kernels.activation:act_mul",
     "add_norm": "k3compiler.kernels.attn_res:add_norm",
     "attn_res_mix_norm": "k3compiler.kernels.attn_res:attn_res_mix_norm",
+    "beside": "k3compiler.kernels.beside:beside",
     "embed": "k3compiler.kernels.embed:embed",
     "gemm": "k3compiler.kernels.gemm:gemm",
     "gemm_few": "k3compiler.kernels.gemm_few:gemm_few",

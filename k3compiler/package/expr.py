@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from k3compiler.errors import K3Error
 
@@ -102,6 +103,15 @@ def evaluate(expr: Expr, symbols: Mapping[str, int]) -> int:
         K3Error: K3-K001 bad syntax, K3-K002 a symbol that ``symbols`` does not bind.
     """
     return expr if isinstance(expr, int) else _cached(expr)(symbols)
+
+
+def evaluate_with(
+    expr: Expr, values: Mapping[str, Any], functions: Mapping[str, Callable[[Any, Any], Any]]
+) -> Any:
+    """``expr`` over values that have operators of their own; ``functions`` are what it calls by name."""
+    parsed = parse(expr)
+    scope = {**functions, **{f"s_{n}": values[n] for n in parsed.symbols}, "__builtins__": {}}
+    return eval(parsed.python, scope)
 
 
 def symbols_of(expr: Expr) -> frozenset[str]:

@@ -10,6 +10,7 @@ from k3compiler.package.expr import (
     cdiv,
     compile_exprs,
     evaluate,
+    evaluate_with,
     parse,
     symbols_of,
 )
@@ -54,6 +55,14 @@ def test_unbound_symbol_is_named() -> None:
 def test_python_names_are_only_symbols() -> None:
     """A symbol spelled like a builtin or keyword is just a symbol."""
     assert evaluate("print + lambda", {"print": 2, "lambda": 3}) == 5
+
+
+def test_values_bring_their_own_operators() -> None:
+    seen: list[tuple[float, float]] = []
+    found = evaluate_with(
+        "2*cdiv(T, 4) + 1", {"T": 2.5}, {"cdiv": lambda a, b: seen.append((a, b)) or 1.5}
+    )
+    assert (found, seen) == (4.0, [(2.5, 4)])
 
 
 def test_long_chains_parse() -> None:
