@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from k3compiler.dialects.tile.builder import Program
-from k3compiler.targets.triton_ir.emitter import EMIT, Form, emit_triton
+from k3compiler.targets.triton_ir.emitter import EMIT, Form, NextGrid, emit_triton
 from tests.targets.every_op import SAMPLES, build
 
 pytestmark = pytest.mark.t1
@@ -151,6 +151,32 @@ def test_samples_use_every_op_that_can_be_emitted() -> None:
     for body, _, _ in SAMPLES.values():
         visit(build(body).body)
     assert set(EMIT) - used == set()
+
+
+def early(next_grid: NextGrid) -> list[str]:
+    """Where a program that sums a weight and an activation waits, and where it lets the next grid start."""
+
+    def body(p: Program) -> None:
+        w, x = p.weight("w", "f32", (64,)), p.buffer("x", "f32", (64,))
+        y = p.buffer("y", "f32", (1,), "w")
+        weights = w.load((0,), (64,))
+        y.store((0,), (weights * x.load((0,), (64,))).sum(0))
+        p.grid(1)
+
+    text = emit_triton(build(body), Form(has_tf32=True, has_early_start=True, next_grid=next_grid))
+    words = {"grid_dependency_wait": "wait", "launch_dependents": "next", "tt.reduce": "sum"}
+    words |= {"tt.load": "load", "tt.store": "store"}
+    found = [w for line in text.splitlines() for key, w in words.items() if key in line]
+    return [w for i, w in enumerate(found) if i == 0 or w != found[i - 1]]
+
+
+def test_weights_are_loaded_before_the_wait_and_the_next_grid_starts_where_the_schedule_says() -> (
+    None
+):
+    assert early("end") == ["load", "wait", "load", "sum", "store", "next"]
+    assert early("loaded") == ["load", "wait", "load", "sum", "next", "store"]
+    assert early("wait") == ["load", "wait", "next", "load", "sum", "store"]
+    assert early("start") == ["next", "load", "wait", "load", "sum", "store"]
 
 
 def test_reductions_side_by_side_are_one() -> None:
