@@ -8,7 +8,7 @@ A value to set may depend on a parameter: ``{"cover": "N", "at_least": 16, "at_m
 two that holds N, within those bounds. ``targets`` may be left out (every target of the vendor), and so may ``when``:
 a parameter equals a value, lies in an inclusive ``[low, high]`` where null is open, or is as
 ``{"multiple_of": 64, "at_least": 512}`` says. ``form`` names the compiler where a target has a choice (AMD: ``flydsl``,
-else Triton). Key by key the last entry that fits wins, in the order of the files' names and of
+else Triton). ``company`` is given where several kernels are launched as one: how many they are. Key by key the last entry that fits wins, in the order of the files' names and of
 their entries. A line that ``k3c tune`` made has ``over``, the schedule that it was measured against: where the lines
 before it say otherwise by now, it does not count. ``note`` says where it came from.
 """
@@ -35,7 +35,8 @@ LAUNCH_KEYS = (
     "next_grid",
 )
 ANY_FAMILY = "*"
-PASS_FAMILIES = ("moe_sort",)  # no kernels: what passes ask for (rows of an expert's block)
+PASS_FAMILIES = ("moe_sort", "company")
+"""No kernels: what passes ask for (rows of an expert's block; the most launches in one)."""
 
 
 def schedule_for(family: str, params: Mapping[str, Any], target: str) -> dict[str, Any]:

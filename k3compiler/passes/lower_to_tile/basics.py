@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from k3compiler.ir.dialect import element, optional, shape
@@ -13,7 +12,6 @@ from k3compiler.passes.lower_to_tile.refs import Ref, step_input
 
 NEXT_TOKEN = "next_token"  # an output of every plan
 MAX_ROW_BLOCK = 8192  # columns of one elementwise block
-FEW_TOKENS = (8, 16)  # the most of a ``gemm_few``, each a kernel where the schedule has one
 MAX_SAMPLE_CHUNK = 2048  # tokens among which one program draws
 BEST = (("score", "f32"), ("token", "i32"))
 
@@ -81,77 +79,6 @@ def embed(plan: PlanBuilder, op: Any) -> None:
         dims,
         {"tokens": step_input("tokens"), "table": table, "y": y, "vocab_first": first},
     )
-
-
-def linear(plan: PlanBuilder, op: Any) -> None:
-    x, w = plan.ref(op.x), plan.ref(op.weight)
-    y = result(plan, op.y, "linear", x.rows)
-    residuals = [] if op.residual is None else [plan.ref(op.residual)]
-    dims = {
-        "N": w.rows,
-        "K": w.width,
-        "in_cols": x.width,
-        "in_offset": x.offset,
-        "epilogue": "add" if residuals else "none",
-        "dtype": x.dtype,
-        "out_dtype": y.dtype,
-    }
-    arguments = {"x": x, "w": w, "y": y} | ({"r": residuals[0]} if residuals else {})
-    product(plan, op, dims, arguments)
-
-
-def product(
-    plan: PlanBuilder,
-    op: Any,
-    dims: Mapping[str, Any],
-    arguments: Mapping[str, Ref],
-    *,
-    above: str | None = None,
-) -> None:
-    """``gemm``; before it, for few tokens, the kernels that the schedule has: a step launches one of them.
-
-    ``above`` is 0 where a launch of the caller's takes their place.
-    """
-    for family, given, most in _for_few(plan, dims):
-        is_more = more_than(most, arguments["x"])
-        within = f"1-{is_more}" if above is None else f"{above}*(1-{is_more})"
-        plan.launch(origin_of(op), family, given, arguments, times=within)
-        above = is_more
-    plan.launch(origin_of(op), "gemm", dims, arguments, times=above)
-
-
-def more_than(most: int, rows: Ref) -> str:
-    """Times of a launch for more rows than ``most``: 1 there, else 0."""
-    return f"min(1, max(0, {rows.rows}-{most}))"
-
-
-def _for_few(plan: PlanBuilder, dims: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:
-    """Kernels for few tokens, those for fewer first: family, parameters, the most tokens."""
-    one = plan.schedule("gemv", dims, plan.phase)[0].get("tokens")
-    made: list[tuple[str, dict[str, Any], int]] = [] if one is None else [("gemv", {**dims}, one)]
-    for most in FEW_TOKENS:
-        given = {**dims, "tokens": most}
-        if "parts" in plan.schedule("gemm_few", given, plan.phase)[0]:
-            made.append(("gemm_few", given, most))
-    return made
-
-
-def gated_linear(plan: PlanBuilder, op: Any) -> None:
-    """A product of two weight tiles a program, gate and up, with the activation as its epilogue."""
-    x, w = plan.ref(op.x), plan.ref(op.weight)
-    y = result(plan, op.y, "activated", x.rows)
-    dims = {
-        "N": y.width,
-        "K": w.width,
-        "in_cols": x.width,
-        "in_offset": x.offset,
-        "epilogue": op.activation.value,
-        "beta": optional(op, "beta"),
-        "linear_beta": optional(op, "linear_beta"),
-        "dtype": x.dtype,
-        "out_dtype": y.dtype,
-    }
-    product(plan, op, dims, {"x": x, "w": w, "y": y})
 
 
 def rms_norm(plan: PlanBuilder, op: Any) -> None:

@@ -83,6 +83,10 @@ class PlanBuilder:
         """Where a value of the graph lives."""
         return self._refs[value]
 
+    def has(self, value: Any) -> bool:
+        """Whether it is known where a value of the graph lives."""
+        return value in self._refs
+
     def workspace(self, hint: str, dtype: str, *shape: Expr) -> Ref:
         """A new buffer of the plan."""
         name = f"{hint}.{len(self.buffers)}"
@@ -97,15 +101,18 @@ class PlanBuilder:
         dims: Mapping[str, Any],
         arguments: Mapping[str, Ref | str],
         *,
+        options: Mapping[str, Any] | None = None,
         times: Expr | None = None,
     ) -> None:
         """Adds a launch of a family's kernel; with ``times`` an expression that is 1 or 0, and 0 leaves it out.
 
+        ``options`` are for the target's compiler, beside and before what the schedule says.
         ``dims`` are the model's static parameters, the schedule adds the rest. ``arguments`` maps buffer
         names to refs (step inputs may be left out) and scalars to expressions; extents follow from the refs.
         """
-        blocks, options = self.schedule(family, dims, self.phase)
-        kernel = self.kernels.get(origin, family, {**dims, **blocks}, dict(options))
+        blocks, scheduled = self.schedule(family, dims, self.phase)
+        chosen = {**scheduled, **(options or {})}
+        kernel = self.kernels.get(origin, family, {**dims, **blocks}, chosen)
         given = {name: self._argument(arguments, name) for name in _buffer_names(kernel.info)}
         weights = [a.name for a in kernel.info.arguments if a.is_weight]
         written = [name for name in weights if not given[name].name.startswith("w:")]

@@ -7,9 +7,11 @@ launch cannot touch left out; flops default to one an element written.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from k3compiler.ir.tile_program import ArgumentInfo
+from k3compiler.ir.tile_program import ArgumentInfo, describe
+from k3compiler.kernels.base import build_program
 from k3compiler.package.manifest import FloorRecord
 from k3compiler.passes.lower_to_tile.builder import Kernel
 from k3compiler.passes.lower_to_tile.refs import ITEM_BYTES
@@ -22,10 +24,24 @@ def floor_of(kernel: Kernel, *, num_experts: int) -> FloorRecord:
 
     A rank's experts get their share of the tokens' choices, as a balanced router gives it to them.
     """
+    if kernel.family == "beside":
+        parts = [floor_of(part, num_experts=num_experts) for part in _parts(kernel)]
+        return FloorRecord(
+            "+".join(str(p.bytes) for p in parts), "+".join(str(p.flops) for p in parts)
+        )
     facts = kernel.params | {"num_experts": num_experts}
     count = FLOPS.get(kernel.family)
     flops = _written(kernel, facts) if count is None else count(facts)
     return FloorRecord("+".join(_bytes(kernel, facts)) or "0", flops)
+
+
+def _parts(kernel: Kernel) -> list[Kernel]:
+    """The kernels beside each other, each as it is alone."""
+    made: list[Kernel] = []
+    for family, params in kernel.params["parts"]:
+        info = describe(build_program(family, params, symbol=kernel.symbol))
+        made.append(replace(kernel, family=family, params=params, info=info))
+    return made
 
 
 def _bytes(kernel: Kernel, facts: Params) -> list[str]:

@@ -12,11 +12,11 @@ from k3compiler.package.expr import Expr
 from k3compiler.passes.lower_to_tile.basics import (
     columns_of,
     dtype_of,
-    more_than,
     power_of_two,
     result,
 )
 from k3compiler.passes.lower_to_tile.builder import PlanBuilder
+from k3compiler.passes.lower_to_tile.products import more_than
 from k3compiler.passes.lower_to_tile.refs import Ref
 from k3compiler.passes.match import users
 

@@ -6,13 +6,12 @@ from typing import Any
 
 from k3compiler.ir.location import origin_of
 from k3compiler.passes.lower_to_tile.basics import (
-    more_than,
     norm,
     power_of_two,
-    product,
     result,
 )
 from k3compiler.passes.lower_to_tile.builder import PlanBuilder
+from k3compiler.passes.lower_to_tile.products import Product, more_than, products
 from k3compiler.passes.lower_to_tile.refs import Ref
 
 
@@ -41,7 +40,8 @@ def norm_linear(plan: PlanBuilder, op: Any) -> None:
     normed = plan.workspace("normed", x.dtype, x.rows, w.width)
     norm(plan, op, x, g, normed, part, times=above)
     given = {**shared, "in_cols": w.width, "in_offset": 0, "out_dtype": y.dtype}
-    product(plan, op, given, {"x": normed, "w": w, "y": y, **residual}, above=above)
+    arguments = {"x": normed, "w": w, "y": y, **residual}
+    products(plan, [Product(origin_of(op), given, arguments)], above=above)
     if above is not None:  # last, where it follows on the same branch: all of them write y
         arguments = {"x": x, "g": g, "w": w, "y": y, "part": part, **residual}
         plan.launch(origin_of(op), "norm_gemv", dims, arguments, times=f"1-{above}")
