@@ -196,12 +196,14 @@ def lower_model(
     lowered: dict[Phase, Lowered] = {}
     for index, phase in enumerate(PHASES):
         module = build_graph(config, dtype, taps=taps)
+        wanted = schedule("moe_sort", local, phase)[0]
         options = LoweringOptions(
             tp=tp,
             ep=ep,
             shard=shard,
             moe=moe,
-            block_rows=schedule("moe_sort", local, phase)[0].get("block_rows"),
+            activations=wanted.get("activations", "mx"),
+            block_rows=wanted.get("block_rows"),
         )
         with module.context:
             for step in pipeline(phase, options):

@@ -59,6 +59,7 @@ CASES: dict[str, str] = {
     "moe_down_one": "k3compiler.check.cases.moe_experts:moe_down_one",
     "moe_combine": "k3compiler.check.cases.moe_experts:moe_combine",
     "mx_quantize": "k3compiler.check.cases.moe_experts:mx_quantize",
+    "mx_round": "k3compiler.check.cases.moe_experts:mx_round",
 }
 
 MEMORY = {

@@ -58,6 +58,7 @@ FAMILIES: dict[str, str] = {
     "moe_down_one": "k3compiler.kernels.moe_one:moe_down_one",
     "moe_combine": "k3compiler.kernels.moe_experts:moe_combine",
     "mx_quantize": "k3compiler.kernels.mx_quantize:mx_quantize",
+    "mx_round": "k3compiler.kernels.mx_quantize:mx_round",
 }
 
 

@@ -15,7 +15,7 @@ from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, dot, dot_scaled, rsqrt, where
 from k3compiler.kernels.activation import gated
 from k3compiler.kernels.moe_route import token_of
-from k3compiler.kernels.mx_quantize import to_mxfp8
+from k3compiler.kernels.mx_quantize import rounded_to_mxfp8, to_mxfp8
 
 Operand = tuple[Tile, Tile | None]
 
@@ -149,10 +149,12 @@ def moe_gate_up(
     block_k: int,
     swap: bool,
     dtype: str,
+    rounds: bool = False,
 ) -> None:
     """``h = act(x w1ᵀ, x w3ᵀ)`` of every sorted row; programs (columns of h, block).
 
-    Where ``dtype`` is e4m3, h is MXFP8 made from the f32 result, with h_scale ``[ROWS, inner/32]`` i8.
+    Where ``dtype`` is e4m3, h is MXFP8 made from the f32 result, with h_scale ``[ROWS, inner/32]`` i8. With ``rounds``
+    it is those numbers in ``dtype``.
     Row i belongs to pair ``pairs[i]`` and reads token ``pairs[i] // K``. Blocks whose block_expert is -1 write nothing.
 
     Shapes: x ``[T, in_cols]`` (``width`` columns from ``in_offset``; a8w4: e4m3 ``[T, width]`` and x_scale
@@ -193,7 +195,10 @@ def moe_gate_up(
             )
         gate, up = p.results()
         out = gated(gate, up, activation=activation, beta=beta, linear_beta=linear_beta)
-        if h_scale is None:
+        if rounds:
+            rounded = rounded_to_mxfp8(product.rows_first(out), block_rows, block_n)
+            h.store((first, n), rounded.to(dtype))
+        elif h_scale is None:
             h.store((first, n), product.rows_first(out.to(dtype)))
         else:
             values, scale = to_mxfp8(product.rows_first(out), block_rows, block_n)

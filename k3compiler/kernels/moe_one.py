@@ -12,6 +12,7 @@ from k3compiler.config import MX_GROUP
 from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, where
 from k3compiler.kernels.activation import gated
+from k3compiler.kernels.mx_quantize import power
 from k3compiler.package.shuffles import PLANE_DEPTH
 
 HALF = MX_GROUP // 2  # bytes of a group's values
@@ -40,7 +41,7 @@ class _Matrix:
             _value(nibble) * half.expand(0)
             for nibble, half in zip((packed, packed >> 4), x, strict=True)
         )
-        return (even + odd) * _power(exponent).expand(1)
+        return (even + odd) * power(exponent).expand(1)
 
 
 def _value(nibbles: Tile) -> Tile:
@@ -48,12 +49,6 @@ def _value(nibbles: Tile) -> Tile:
     code = nibbles & 7
     size = where(code < 2, code.to("f32") * 0.5, ((code << 22) + (126 << 23)).bitcast("f32"))
     return where((nibbles & 8) > 0, -size, size)
-
-
-def _power(exponent: Tile) -> Tile:
-    """2^(e - 127); 255 is NaN."""
-    least = where(exponent.eq(0), exponent.program.constant(1 << 22, "i32"), exponent << 23)
-    return where(exponent.eq(255), float("nan"), least.bitcast("f32"))
 
 
 def _columns(x: Buffer, row: Tile | int, column: Tile | int, end: Tile | int) -> tuple[Tile, Tile]:

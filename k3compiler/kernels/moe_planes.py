@@ -19,7 +19,7 @@ from k3compiler.ir.bindings import ir
 from k3compiler.kernels import moe_one_planes
 from k3compiler.kernels.activation import gated
 from k3compiler.kernels.moe_route import token_of
-from k3compiler.kernels.mx_quantize import to_mxfp8
+from k3compiler.kernels.mx_quantize import rounded_to_mxfp8
 from k3compiler.package.shuffles import PLANE_DEPTH, PLANE_UNIT
 
 PLANES = PLANE_DEPTH // MX_GROUP
@@ -51,7 +51,6 @@ class _Rows:
     """Activations of one block, the columns of one plane at a time, as bf16."""
 
     x: Buffer
-    scale: Buffer | None
     first: Tile | int
     tokens: Tile | None
     end: Tile
@@ -59,33 +58,13 @@ class _Rows:
     width: int
     block_rows: int
 
-    @staticmethod
-    def declare(
-        p: Program, params: Params, extents: tuple[str, int]
-    ) -> tuple[Buffer, Buffer | None]:
-        if params["format"] != "a8w4":
-            return p.buffer("x", "bf16", extents), None
-        rows, width = extents
-        scale = (rows, width // MX_GROUP)
-        return p.buffer("x", "e4m3", extents), p.buffer("x_scale", "i8", scale)
-
     def load(self, group: Tile) -> Tile:
-        x = self.x.load(
+        return self.x.load(
             (self.first, group * MX_GROUP + self.offset),
             (self.block_rows, MX_GROUP),
             rows=self.tokens,
             limits=(self.end, self.offset + self.width),
         )
-        if self.scale is None:
-            return x
-        exponent = self.scale.load(
-            (self.first, group),
-            (self.block_rows, 1),
-            rows=self.tokens,
-            limits=(self.end, self.width // MX_GROUP),
-        )
-        factor = (exponent.to("i32") << 23).bitcast("f32")  # 2^(e - 127)
-        return (x.to("f32") * factor).to("bf16")
 
 
 def _products(
@@ -108,37 +87,32 @@ def _products(
 def gate_up(p: Program, params: Params) -> None:
     """moe_gate_up, argument for argument."""
     inner, width, block_n = params["inner"], params["width"], params["block_n"]
-    is_a8 = params["format"] == "a8w4"
-    x, x_scale = _Rows.declare(p, params, ("T", width if is_a8 else params["in_cols"]))
+    x = p.buffer("x", "bf16", ("T", params["in_cols"]))
     matrices = [_Matrix.declare(p, name, params, inner, width) for name in ("w1", "w3")]
     pairs = p.buffer("pairs", "i32", ("ROWS",))
     block_expert = p.buffer("block_expert", "i32", ("NB",))
     h = p.buffer("h", params["dtype"], ("ROWS", inner), "w")
-    is_mx = params["dtype"] == "e4m3"
-    h_scale = p.buffer("h_scale", "i8", ("ROWS", inner // MX_GROUP), "w") if is_mx else None
     n, block = p.program_id(0) * block_n, p.program_id(1)
     rows_a_block = params["block_rows"]
     expert, first = block_expert.load((block,)), block * rows_a_block
     with p.when(expert >= 0):
         tokens = token_of(pairs.load((first,), (rows_a_block,), other=-1), params["top_k"])
         offset = params["in_offset"]
-        rows = _Rows(x, x_scale, 0, tokens, p.symbol("T"), offset, width, rows_a_block)
+        rows = _Rows(x, 0, tokens, p.symbol("T"), offset, width, rows_a_block)
         gate, up = _products(p, params, rows, matrices, expert, n)
         caps = {name: params.get(name) for name in ("beta", "linear_beta")}
         out = gated(gate, up, activation=params["activation"], **caps)
-        if h_scale is None:
-            h.store((first, n), out.to(params["dtype"]).T)
+        if params.get("rounds"):
+            h.store((first, n), rounded_to_mxfp8(out.T, rows_a_block, block_n).to(params["dtype"]))
         else:
-            values, scale = to_mxfp8(out.T, rows_a_block, block_n)
-            h.store((first, n), values)
-            h_scale.store((first, p.program_id(0) * (block_n // MX_GROUP)), scale)
+            h.store((first, n), out.to(params["dtype"]).T)
     p.grid(f"cdiv({inner}, {block_n})", "NB")
 
 
 def down(p: Program, params: Params) -> None:
     """moe_down, argument for argument."""
     inner, width, block_n = params["inner"], params["width"], params["block_n"]
-    x, x_scale = _Rows.declare(p, params, ("ROWS", inner))
+    x = p.buffer("x", "bf16", ("ROWS", inner))
     matrix = _Matrix.declare(p, "w2", params, width, inner)
     pairs = p.buffer("pairs", "i32", ("ROWS",))
     block_expert = p.buffer("block_expert", "i32", ("NB",))
@@ -150,7 +124,7 @@ def down(p: Program, params: Params) -> None:
     with p.when(expert >= 0):
         pair = pairs.load((first,), (rows_a_block,), other=-1)
         end = first + rows_a_block
-        rows = _Rows(x, x_scale, first, None, end, 0, inner, rows_a_block)
+        rows = _Rows(x, first, None, end, 0, inner, rows_a_block)
         (acc,) = _products(p, params, rows, [matrix], expert, n)
         tokens = token_of(pair, params["top_k"])
         shares = weights.load((0, 0), (rows_a_block, choices), rows=tokens)

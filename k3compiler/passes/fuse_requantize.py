@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from k3compiler.config import MX_GROUP
 from k3compiler.dialects import moe, mx
 from k3compiler.ir import Pattern, rewrite_module
-from k3compiler.ir.dialect import shape
+from k3compiler.ir.dialect import attribute, shape
 from k3compiler.passes.base import Pass
 from k3compiler.passes.match import build, has_one_use, made_by, options_of
 
@@ -37,17 +37,27 @@ def _requantize(op: Any, rewriter: Any) -> bool:
     return True
 
 
+def _round(op: Any, rewriter: Any) -> bool:
+    first = made_by(op.x, moe.GateUp)
+    if first is None or first.format.value != "a16w4" or not has_one_use(op.x):
+        return False
+    first.operation.attributes["rounds"] = attribute(True)
+    rewriter.replace_op(op, [first.h])
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class FuseRequantize(Pass):
     """The conversion of h to MXFP8 in the epilogue of the product that makes h.
 
     From: 2. To: 2.
 
-    ``moe.gate_up{a8w4} → mx.quantize`` becomes ``moe.gate_up_mx``: one launch and two passes over h less.
+    ``moe.gate_up{a8w4} → mx.quantize`` becomes ``moe.gate_up_mx``: one launch and two passes over h less;
+    ``moe.gate_up{a16w4} → mx.round`` becomes ``moe.gate_up{a16w4, rounds}``.
     """
 
     name: ClassVar[str] = "fuse-requantize"
     from_level: ClassVar[int] = 2
 
     def run(self, module: Any) -> None:
-        rewrite_module(module, [Pattern(mx.Quantize, _requantize)])
+        rewrite_module(module, [Pattern(mx.Quantize, _requantize), Pattern(mx.Round, _round)])

@@ -24,7 +24,7 @@ from k3compiler.passes.fuse_router import FuseRouter
 from k3compiler.passes.fuse_sort import FuseSort
 from k3compiler.passes.levels import VerifyLevel
 from k3compiler.passes.partition import Partition
-from k3compiler.passes.quantize_moe import QuantizeMoe
+from k3compiler.passes.quantize_moe import Activations, QuantizeMoe
 
 Phase = Literal["prefill", "decode"]
 Pipeline = tuple[Pass, ...]
@@ -76,12 +76,16 @@ PIPELINES: dict[Phase, Pipeline] = {"prefill": PREFILL, "decode": DECODE}
 
 @dataclass(frozen=True, slots=True)
 class LoweringOptions:
-    """What a build chooses about levels 1 to 2; ``ep`` None is ``tp``, ``block_rows`` None the phase's own."""
+    """What a build chooses about levels 1 to 2; ``ep`` None is ``tp``, ``block_rows`` None the phase's own.
+
+    ``activations``: how MXFP8 ones are held, ``mx`` (elements and scales) or ``wide`` (in the activations' type).
+    """
 
     tp: int = 1
     ep: int | None = None
     shard: str = ""
     moe: Literal["a16w4", "a8w4"] = "a16w4"
+    activations: Activations = "mx"
     chunk_tokens: int = 64
     split_tokens: int = 64
     block_rows: int | None = None
@@ -92,7 +96,7 @@ def pipeline(phase: Phase, options: LoweringOptions | None = None) -> Pipeline:
     o = options or LoweringOptions()
     chosen: dict[type[Pass], dict[str, Any]] = {
         Partition: {"tp": o.tp, "ep": o.ep, "shard": o.shard},
-        QuantizeMoe: {"format": o.moe},
+        QuantizeMoe: {"format": o.moe, "activations": o.activations},
         ChunkKda: {"chunk_tokens": o.chunk_tokens},
         ConvertMlaAbsorbed: {"split_tokens": o.split_tokens},
         FuseMoe: {} if o.block_rows is None else {"block_rows": o.block_rows},

@@ -7,9 +7,11 @@ from typing import Any, ClassVar, Literal
 
 from k3compiler.dialects import moe, mx
 from k3compiler.ir import Pattern, rewrite_module
-from k3compiler.ir.dialect import shape, tensor
+from k3compiler.ir.dialect import optional, shape, tensor
 from k3compiler.passes.base import Pass
-from k3compiler.passes.match import build, options_of
+from k3compiler.passes.match import build, made_by, options_of
+
+Activations = Literal["mx", "wide"]
 
 
 def _quantized(op: Any) -> list[Any]:
@@ -62,19 +64,40 @@ def _down(op: Any, rewriter: Any) -> bool:
     return True
 
 
+def _round(op: Any, rewriter: Any) -> bool:
+    """x becomes what MXFP8 makes of it, and stays in its type."""
+    if op.format.value != "a16w4" or _is_rounded(op.x):
+        return False
+    with rewriter.ip:
+        op.operation.operands[0] = build(mx.Round, op, [op.x], [op.x.type]).y
+    return True
+
+
+def _is_rounded(x: Any) -> bool:
+    product = made_by(x, moe.GateUp)
+    return made_by(x, mx.Round) is not None or (
+        product is not None and bool(optional(product, "rounds"))
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class QuantizeMoe(Pass):
     """Chooses what the MXFP4 experts multiply: activations as they are (a16w4), or MXFP8 (a8w4).
 
-    From: 2. To: 2. Plain experts stay as they are.
+    From: 2. To: 2. Plain experts stay as they are. For a matrix unit without MXFP8, ``wide`` activations are those
+    numbers in the model's own type, and the products are those of a16w4.
 
-    ``moe.gate_up{a16w4}`` becomes ``mx.quantize → moe.gate_up{a8w4}``; ``moe.down`` likewise.
+    ``moe.gate_up{a16w4}`` becomes ``mx.quantize → moe.gate_up{a8w4}`` (wide: ``mx.round → moe.gate_up{a16w4}``);
+    ``moe.down`` likewise.
     """
 
     name: ClassVar[str] = "quantize-moe"
     from_level: ClassVar[int] = 2
     format: Literal["a16w4", "a8w4"] = "a16w4"
+    activations: Activations = "mx"
 
     def run(self, module: Any) -> None:
-        if self.format == "a8w4":
-            rewrite_module(module, [Pattern(moe.GateUp, _gate_up), Pattern(moe.Down, _down)])
+        if self.format == "a16w4":
+            return
+        gate_up, down = (_gate_up, _down) if self.activations == "mx" else (_round, _round)
+        rewrite_module(module, [Pattern(moe.GateUp, gate_up), Pattern(moe.Down, down)])

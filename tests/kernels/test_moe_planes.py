@@ -29,9 +29,12 @@ ONE = {"block_rows": 8, "format": "a16w4", "dtype": "bf16"}
 SUM = {"block_choices": 4, "out_dtype": "bf16"}
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("moe_gate_up", dict(UP, **BLOCKS, in_cols=200, in_offset=8, format="a16w4", dtype="bf16")),
-    ("moe_gate_up", dict(UP, **BLOCKS, in_cols=160, in_offset=0, format="a8w4", dtype="e4m3")),
+    (
+        "moe_gate_up",
+        dict(UP, **BLOCKS, in_cols=160, in_offset=0, format="a16w4", dtype="bf16", rounds=True),
+    ),
     ("moe_down", dict(DOWN, **BLOCKS, format="a16w4", out_dtype="bf16")),
-    ("moe_down", dict(DOWN, **BLOCKS, format="a8w4", out_dtype="f32")),
+    ("moe_down", dict(DOWN, **BLOCKS, format="a16w4", out_dtype="f32")),
     (
         "moe_gate_up_one",
         dict(UP, **ONE, block_n=8, block_k=256, spread=1, in_cols=200, in_offset=8),

@@ -2,6 +2,8 @@
 // RUN: k3c opt %s -p "fuse-moe,quantize-moe{format=a8w4}" | filecheck %s --check-prefix=A8W4
 // RUN: k3c opt %s -p "fuse-moe,quantize-moe{format=a16w4}" | filecheck %s --check-prefix=A16W4
 // RUN: k3c opt %s -p "fuse-moe,quantize-moe{format=a8w4},fuse-requantize" | filecheck %s --check-prefix=FUSED
+// RUN: k3c opt %s -p "fuse-moe,quantize-moe{format=a8w4,activations=wide}" | filecheck %s --check-prefix=WIDE
+// RUN: k3c opt %s -p "fuse-moe,quantize-moe{format=a8w4,activations=wide},fuse-requantize,quantize-moe{format=a8w4,activations=wide}" | filecheck %s --check-prefix=ROUNDS
 
 // CHECK: %[[S:.*]]:3 = "moe.sort"(%arg1) {block_rows = 16 : i64, num_experts = 4 : i64}
 // CHECK-NEXT: %[[H:.*]] = "moe.gate_up"(%arg0, %[[S]]#0, %[[S]]#1, %[[S]]#2, %arg3, %arg4, %arg6, %arg7) {activation = "situ", beta = 4.0{{.*}}, block_rows = 16 : i64, format = "a16w4", linear_beta = 2.5{{.*}}, top_k = 2 : i64}
@@ -17,6 +19,16 @@
 // FUSED: %[[H:.*]]:2 = "moe.gate_up_mx"(%[[Z]]#0, {{.*}}, %[[Z]]#1, %arg6, %arg7) {{{.*}}format = "a8w4"
 // FUSED-NOT: mx.quantize
 // FUSED: "moe.down"(%[[H]]#0, {{.*}}, %[[H]]#1, %arg8) {{{.*}}format = "a8w4"
+
+// WIDE: %[[Z:.*]] = "mx.round"(%arg0)
+// WIDE: %[[H:.*]] = "moe.gate_up"(%[[Z]], {{.*}}format = "a16w4"
+// WIDE: %[[Q:.*]] = "mx.round"(%[[H]])
+// WIDE: "moe.down"(%[[Q]], {{.*}}format = "a16w4"
+
+// ROUNDS: %[[Z:.*]] = "mx.round"(%arg0)
+// ROUNDS: %[[H:.*]] = "moe.gate_up"(%[[Z]], {{.*}}format = "a16w4", {{.*}}rounds = true
+// ROUNDS-NOT: mx.round
+// ROUNDS: "moe.down"(%[[H]], {{.*}}format = "a16w4"
 
 // A16W4-NOT: mx.quantize
 // A16W4: format = "a16w4"

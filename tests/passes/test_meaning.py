@@ -48,7 +48,8 @@ def test_passes_keep_the_meaning(family: str, phase: Phase) -> None:
             assert difference < SAME, f"{step} changed the meaning by {difference}"
 
 
-def test_quantized_activations_change_little() -> None:
+@pytest.mark.parametrize("held", ["mx", "wide"])
+def test_quantized_activations_change_little(held: str) -> None:
     """a8w4 is another number format: close, and not the same (one layer: nothing is routed anew)."""
     text = (Path(__file__).with_name("fuse_moe.mlir")).read_text()
     rng = np.random.default_rng(1)
@@ -63,10 +64,11 @@ def test_quantized_activations_change_little() -> None:
     inputs["arg9"] = rng.normal(size=64)
     exact = interpret(parse_module(text), inputs, {})["result0"]
     module = parse_module(text)
-    run_passes(module, parse_pipeline("fuse-moe,quantize-moe{format=a8w4},fuse-requantize"))
+    chosen = f"fuse-moe,quantize-moe{{format=a8w4,activations={held}}},fuse-requantize"
+    run_passes(module, parse_pipeline(chosen))
     found = interpret(module, inputs, {})["result0"]
     error = np.linalg.norm(found - exact) / np.linalg.norm(exact)
-    assert 1e-3 < error < 0.05
+    assert 1e-3 < error < 0.08  # .05 on average: few columns, scales six binades apart
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from k3compiler.check.case import MEMORY, TOLERANCE, Array, Case, Params, poisoned
 from k3compiler.check.cases.moe_route import choices, sorted_pairs
@@ -42,6 +43,10 @@ def _activations(params: Params, x: Array) -> tuple[dict[str, Array], Array]:
     return {"x": values, "x_scale": scale}, dequantize_mxfp8(values, scale).astype(np.float64)
 
 
+def _rounded(x: Array) -> Array:
+    return dequantize_mxfp8(*quantize_mxfp8(x.astype(np.float32))).astype(np.float64)
+
+
 def _activate(params: Params, gate: Array, up: Array) -> Array:
     if params["activation"] == "silu":
         return swiglu(gate, up)
@@ -66,6 +71,8 @@ def moe_gate_up(params: Params, rng: np.random.Generator, sizes: dict[str, int])
     if params["dtype"] == "e4m3":
         values, scale = quantize_mxfp8(want.astype(np.float32))
         expected = {"h": values.astype(np.float64), "h_scale": scale}
+    elif params.get("rounds"):
+        expected = {"h": _rounded(want)}
     where = {name: np.broadcast_to(in_use[:, None], a.shape) for name, a in expected.items()}
     outputs = {
         name: poisoned(a.shape, params["dtype"] if name == "h" else "i8")
@@ -144,7 +151,31 @@ def moe_combine(params: Params, rng: np.random.Generator, sizes: dict[str, int])
 
 
 def mx_quantize(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
-    """Groups of all sizes; one of zeros, three about the greatest e4m3, one with NaN, one with infinity."""
+    x, part = _groups(params, rng, sizes)
+    values, scale = quantize_mxfp8(part)
+    arguments = {
+        "x": x,
+        "values": poisoned(values.shape, "e4m3"),
+        "scale": poisoned(scale.shape, "i8"),
+    }
+    where = {"values": np.repeat(scale != 255, MX_GROUP, axis=1)}
+    wide = values.astype(np.float64)
+    return Case(arguments, {"values": wide, "scale": scale}, 0.0, where)
+
+
+def mx_round(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
+    x, part = _groups(params, rng, sizes)
+    want = dequantize_mxfp8(*quantize_mxfp8(part)).astype(np.float64)
+    return Case({"x": x, "y": poisoned(want.shape, params["dtype"])}, {"y": want}, 0.0)
+
+
+def _groups(
+    params: Params, rng: np.random.Generator, sizes: dict[str, int]
+) -> tuple[Array, NDArray[np.float32]]:
+    """Rows with groups of all sizes, and the columns of them that are read.
+
+    Of the groups one is of zeros, three are about the greatest e4m3, one has NaN, one infinity.
+    """
     tokens, cols, at = sizes.get(params.get("rows", "T"), 9), params["cols"], params["in_offset"]
     size = 2.0 ** rng.integers(-40, 40, (tokens, params["in_cols"] // MX_GROUP + 1))
     x = (
@@ -157,12 +188,4 @@ def mx_quantize(params: Params, rng: np.random.Generator, sizes: dict[str, int])
         x[row, at + MX_GROUP : at + 2 * MX_GROUP] = greatest
     x[2, at + 5], x[3, at + 7] = np.nan, -np.inf
     x = x.astype(MEMORY[params["dtype"]])
-    values, scale = quantize_mxfp8(x[:, at : at + cols].astype(np.float32))
-    arguments = {
-        "x": x,
-        "values": poisoned(values.shape, "e4m3"),
-        "scale": poisoned(scale.shape, "i8"),
-    }
-    where = {"values": np.repeat(scale != 255, MX_GROUP, axis=1)}
-    wide = values.astype(np.float64)
-    return Case(arguments, {"values": wide, "scale": scale}, 0.0, where)
+    return x, x[:, at : at + cols].astype(np.float32)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from k3compiler.config import MX_GROUP
 from k3compiler.dialects.k3.dialect import FLOATS
 from k3compiler.dialects.k3.experts import activation_faults, expert_shapes, route_faults
 from k3compiler.ir.dialect import (
@@ -133,12 +134,13 @@ class GateUp(MoeOp, name="gate_up"):
 
     Row i of h belongs to ``pairs[i]``; it reads token ``pairs[i] // top_k``. Rows without a pair are undefined.
     Formats: ``plain``; ``a16w4`` (x as it is, MXFP4 weights); ``a8w4`` (x in MXFP8 with x_scale).
+    With ``rounds`` (true or absent) h is what mx.round makes of the f32 result; F is a multiple of 32 then.
 
     Shapes: x [T, L], x_scale [T, L/32] i8 (a8w4), pairs, block_expert, num_blocks as moe.sort,
     w1, w3 [E, F, L] (packed: i8 [E, F, L/2]), s1, s3 i8 [E, F, L/32] -> h [NB*block_rows, F].
     """
 
-    OPTIONAL = ("beta", "linear_beta")
+    OPTIONAL = ("beta", "linear_beta", "rounds")
     EQUATION = "5.2,5.3"
     x: Operand[Tensor]
     pairs: Operand[Tensor]
@@ -158,6 +160,8 @@ class GateUp(MoeOp, name="gate_up"):
     def faults(self) -> Iterator[Fault]:
         yield from gate_up_faults(self)
         yield typed("h", self.h, *FLOATS)
+        if optional(self, "rounds"):
+            yield want("columns of h past a whole group", 0, (shape(self.w1)[1] or 0) % MX_GROUP)
 
 
 class Down(MoeOp, name="down"):

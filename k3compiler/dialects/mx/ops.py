@@ -12,6 +12,7 @@ from k3compiler.ir.dialect import (
     Result,
     Tensor,
     ranked,
+    same,
     shape,
     shaped,
     typed,
@@ -52,3 +53,22 @@ class Quantize(MxOp, name="quantize"):
         yield typed("values", self.values, "f8E4M3FN")
         yield shaped("scale", self.scale, None, width // GROUP)
         yield typed("scale", self.scale, "i8")
+
+
+class Round(MxOp, name="round"):
+    """What mx.quantize's values and scales mean, in x's own type: exact in bf16, but for numbers below 2^-126.
+
+    For chips whose matrix unit takes no MXFP8: the numbers are its, the products those of the type.
+
+    Shapes: x [T, D] -> y [T, D].
+    """
+
+    EQUATION = "6"
+    x: Operand[Tensor]
+    y: Result[Tensor]
+
+    def faults(self) -> Iterator[Fault]:
+        yield ranked("x", self.x, 2)
+        yield typed("x", self.x, *FLOATS)
+        yield want("columns past a whole group", 0, (shape(self.x)[-1] or 0) % GROUP)
+        yield same("y", self.x, self.y)

@@ -58,6 +58,7 @@ LOWERINGS: dict[str, str] = {
     "moe.down": f"{_HERE}.moe:down",
     "moe.combine": f"{_HERE}.moe:combine",
     "mx.quantize": f"{_HERE}.moe:quantize",
+    "mx.round": f"{_HERE}.moe:rounded",
     "comm.all_reduce": f"{_HERE}.basics:collective",
     "comm.all_gather": f"{_HERE}.basics:collective",
     "comm.reduce_scatter": f"{_HERE}.basics:collective",

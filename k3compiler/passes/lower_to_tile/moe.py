@@ -174,6 +174,7 @@ def gate_up(plan: PlanBuilder, op: Any) -> None:
         "block_rows": op.block_rows.value,
         "dtype": h.dtype,
     }
+    rounds = {"rounds": True} if optional(op, "rounds") else {}
     arguments = {
         "x": x,
         "w1": w1,
@@ -185,10 +186,26 @@ def gate_up(plan: PlanBuilder, op: Any) -> None:
     if h.dtype == "e4m3":
         arguments["h_scale"] = result(plan, op.h_scale, "hidden_scale", pairs.rows)
     several = more_than(1, x) if _wants(plan, "moe_gate_up_one", dims) else None
-    plan.launch(origin_of(op), "moe_gate_up", dims, arguments, times=several)
+    plan.launch(origin_of(op), "moe_gate_up", dims | rounds, arguments, times=several)
     if several is not None:
-        one = {k: v for k, v in arguments.items() if k != "pairs"}
-        plan.launch(origin_of(op), "moe_gate_up_one", dims, one, times=f"1-{several}")
+        _gate_up_one(plan, op, dims, arguments, times=f"1-{several}")
+
+
+def _gate_up_one(
+    plan: PlanBuilder,
+    op: Any,
+    dims: Mapping[str, Any],
+    arguments: Mapping[str, Ref],
+    times: Expr,
+) -> None:
+    """A program has fewer columns than share a scale, so rounding is a launch of its own."""
+    one, h = {k: v for k, v in arguments.items() if k != "pairs"}, arguments["h"]
+    if not optional(op, "rounds"):
+        plan.launch(origin_of(op), "moe_gate_up_one", dims, one, times=times)
+        return
+    exact = plan.workspace("exact", h.dtype, *h.shape)
+    plan.launch(origin_of(op), "moe_gate_up_one", dims, one | {"h": exact}, times=times)
+    _round(plan, op, exact, h, times)
 
 
 def _wants(plan: PlanBuilder, family: str, dims: Mapping[str, Any]) -> bool:
@@ -272,18 +289,32 @@ def combine(plan: PlanBuilder, op: Any) -> None:
 
 def quantize(plan: PlanBuilder, op: Any) -> None:
     """Rows to MXFP8; the rows may be tokens or sorted pairs."""
-    x, cols = plan.ref(op.x), columns_of(op.x)
-    dims = {
-        "cols": cols,
-        "block_cols": power_of_two(cols, at_most=512),
-        "dtype": dtype_of(op.x),
-        "in_cols": x.width,
-        "in_offset": x.offset,
-    }
-    assert cols % MX_GROUP == 0
+    x = plan.ref(op.x)
     arguments = {
         "x": x,
         "values": result(plan, op.values, "quantized", x.rows),
         "scale": result(plan, op.scale, "scale", x.rows),
     }
-    plan.launch(origin_of(op), "mx_quantize", dims, arguments)
+    plan.launch(origin_of(op), "mx_quantize", _mx_dims(x, columns_of(op.x)), arguments)
+
+
+def rounded(plan: PlanBuilder, op: Any) -> None:
+    """Rows to the numbers that MXFP8 has."""
+    x = plan.ref(op.x)
+    _round(plan, op, x, result(plan, op.y, "rounded", x.rows), None)
+
+
+def _round(plan: PlanBuilder, op: Any, x: Ref, y: Ref, times: Expr | None) -> None:
+    dims = _mx_dims(x, y.width)
+    plan.launch(origin_of(op), "mx_round", dims, {"x": x, "y": y}, times=times)
+
+
+def _mx_dims(x: Ref, cols: int) -> dict[str, Any]:
+    assert cols % MX_GROUP == 0
+    return {
+        "cols": cols,
+        "block_cols": power_of_two(cols, at_most=512),
+        "dtype": x.dtype,
+        "in_cols": x.width,
+        "in_offset": x.offset,
+    }

@@ -76,7 +76,7 @@ def gate_up(
     for place, pair, expert in _blocks(op, pairs, block_expert, num_blocks):
         rows = x[pair // op.top_k.value]
         h[place] = act(rows @ gate[expert].T, rows @ up[expert].T)
-    return h
+    return _rounded(h) if optional(op, "rounds") else h
 
 
 def gate_up_mx(
@@ -107,6 +107,10 @@ def combine(op: Any, step: Step, y: Array, ids: Array, norm: Array | None) -> Ar
     return r if norm is None or eps is None else rms_norm(r, norm, eps)
 
 
+def _rounded(x: Array) -> Array:
+    return dequantize_mxfp8(*quantize_mxfp8(x)).astype(x.dtype)
+
+
 def quantize(op: Any, step: Step, x: Array) -> tuple[Array, Array]:
     """Rows that hold no pair are NaN before and after; they must not disturb the others."""
     return quantize_mxfp8(x)
@@ -127,4 +131,5 @@ MEANINGS: dict[Any, Any] = {
     moe.Down: down,
     moe.Combine: combine,
     mx.Quantize: quantize,
+    mx.Round: lambda op, step, x: _rounded(x),
 }

@@ -61,3 +61,10 @@ func.func @combine(%a: tensor<?x32xf32>, %b: tensor<?x3xi32>, %c: tensor<32xf32>
   %r = "moe.combine"(%a, %b, %c) {num_experts = 10 : i64, operandSegmentSizes = array<i32: 1, 1, 1>} : (tensor<?x32xf32>, tensor<?x3xi32>, tensor<32xf32>) -> tensor<?x32xf32>
   return %r : tensor<?x32xf32>
 }
+
+// -----
+// CHECK: moe.gate_up: columns of h past a whole group: expected 0, found 8
+func.func @rounds(%a: tensor<?x32xf32>, %b: tensor<?xi32>, %c: tensor<?xi32>, %d: tensor<1xi32>, %e: tensor<10x40x16xi8>, %f: tensor<10x40x16xi8>, %h: tensor<10x40x1xi8>, %i: tensor<10x40x1xi8>) -> tensor<?x40xf32> {
+  %r = "moe.gate_up"(%a, %b, %c, %d, %e, %f, %h, %i) {activation = "silu", block_rows = 64 : i64, format = "a16w4", rounds = true, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 0, 1, 1>, top_k = 3 : i64} : (tensor<?x32xf32>, tensor<?xi32>, tensor<?xi32>, tensor<1xi32>, tensor<10x40x16xi8>, tensor<10x40x16xi8>, tensor<10x40x1xi8>, tensor<10x40x1xi8>) -> tensor<?x40xf32>
+  return %r : tensor<?x40xf32>
+}

@@ -62,6 +62,18 @@ PROGRAMS = [
         | dict(inner=160),
         {"T": 20},
     ),
+    (
+        "moe_gate_up",
+        dict(_UP, **_SITU, in_cols=96, in_offset=0, format="a16w4", swap=True, dtype="bf16")
+        | dict(inner=96, rounds=True),
+        {"T": 11},
+    ),
+    (
+        "moe_gate_up",
+        dict(_UP, activation="silu", in_cols=96, in_offset=0, format="plain", swap=False)
+        | dict(inner=160, rounds=True, dtype="f32"),
+        {"T": 20},
+    ),
     ("moe_down", dict(_DOWN, format="plain", swap=True, dtype="f32", out_dtype="f32"), {"T": 11}),
     (
         "moe_down",
@@ -105,6 +117,18 @@ PROGRAMS = [
     ),
     (
         "mx_quantize",
+        dict(
+            cols=64, block_rows=8, block_cols=64, dtype="f32", in_cols=64, in_offset=0, rows="ROWS"
+        ),
+        {"ROWS": 11},
+    ),
+    (
+        "mx_round",
+        dict(cols=96, block_rows=4, block_cols=64, dtype="bf16", in_cols=130, in_offset=32),
+        {"T": 9},
+    ),
+    (
+        "mx_round",
         dict(
             cols=64, block_rows=8, block_cols=64, dtype="f32", in_cols=64, in_offset=0, rows="ROWS"
         ),
