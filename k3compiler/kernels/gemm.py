@@ -5,8 +5,9 @@ from __future__ import annotations
 from k3compiler.dialects.tile.builder import Buffer, Program
 from k3compiler.dialects.tile.values import Tile, dot, minimum, sigmoid
 from k3compiler.kernels.activation import gated
+from k3compiler.kernels.factors import factors_of
 
-RESIDUALS = {"none": (), "add": ("r",), "add2": ("r", "r2"), "situ": (), "silu": ()}
+RESIDUALS = {"none": (), "add": ("r",), "add2": ("r", "r2"), "product": (), "situ": (), "silu": ()}
 GATED = ("situ", "silu")
 
 
@@ -31,6 +32,9 @@ def gemm(
     K: int,
     in_cols: int,
     in_offset: int = 0,
+    K2: int = 0,
+    in_cols2: int = 0,
+    in_offset2: int = 0,
     out_cols: int | None = None,
     out_offset: int = 0,
     block_m: int,
@@ -44,19 +48,19 @@ def gemm(
     dtype: str,
     out_dtype: str | None = None,
 ) -> None:
-    """y = x wᵀ, + r with epilogue ``add``, + r + r2 with ``add2``; accumulated and added in f32.
+    """y = x wᵀ, + r with epilogue ``add``, + r + r2 with ``add2``, + x2 w2ᵀ with ``product``; accumulated in f32.
 
     Epilogues ``situ`` and ``silu``: w is ``[2N, K]``, gate rows first, and y = act(x wgᵀ, x wuᵀ) (spec 5.3).
 
-    Shapes: x ``[T, in_cols]`` of which columns ``in_offset .. in_offset + K`` are read; w ``[N, K]``; r and r2
-    ``[T, N]``; y ``[T, out_cols]`` (default N) of which columns ``out_offset .. out_offset + N`` are written.
+    Shapes: x ``[T, in_cols]`` of which columns ``in_offset .. in_offset + K`` are read; w ``[N, K]``; x2 and w2
+    likewise; r and r2 ``[T, N]``; y ``[T, out_cols]`` (default N), written from column ``out_offset`` on.
     ``swap`` is the skinny form: rows of the tile (``block_m``) are weights, columns (``block_n``) tokens.
     ``out_dtype`` defaults to ``dtype``.
     """
     out_cols, out_dtype = out_cols or N, out_dtype or dtype
-    x = p.buffer("x", dtype, ("T", in_cols))
     halves = 2 if epilogue in GATED else 1
-    w = p.buffer("w", dtype, (halves * N, K))
+    columns = ((K, in_cols, in_offset), (K2, in_cols2, in_offset2))
+    factors = factors_of(p, dtype, halves * N, *columns)
     residuals = [p.buffer(name, dtype, ("T", N)) for name in RESIDUALS[epilogue]]
     y = p.buffer("y", out_dtype, ("T", out_cols), "w")
     T = p.symbol("T")
@@ -68,12 +72,15 @@ def gemm(
     rows_x, rows_w = (block_n, block_m) if swap else (block_m, block_n)
 
     firsts = [n + i * N for i in range(halves)]
-    zero = p.zeros((block_m, block_n))
-    with p.loop(0, K, block_k, carry=[zero] * halves) as (k, sums):
-        xk = x.load((t, k + in_offset), (rows_x, block_k), limits=(T, in_offset + K))
-        pairs = zip([w.load((first, k), (rows_w, block_k)) for first in firsts], sums, strict=True)
-        p.yield_(*(dot(wk, xk.T, a) if swap else dot(xk, wk.T, a) for wk, a in pairs))
-    out, *up = (acc.T if swap else acc for acc in p.results())
+    totals = (p.zeros((block_m, block_n)),) * halves
+    for f in factors:
+        with p.loop(0, f.K, block_k, carry=totals) as (k, sums):
+            xk = f.rows(t, k, (rows_x, block_k))
+            weights = [f.w.load((first, k), (rows_w, block_k)) for first in firsts]
+            pairs = zip(weights, sums, strict=True)
+            p.yield_(*(dot(wk, xk.T, a) if swap else dot(xk, wk.T, a) for wk, a in pairs))
+        totals = p.results()
+    out, *up = (acc.T if swap else acc for acc in totals)
     if up:
         out = gated(out, up[0], activation=epilogue, beta=beta, linear_beta=linear_beta)
     for r in residuals:

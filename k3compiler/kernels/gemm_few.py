@@ -9,6 +9,7 @@ from __future__ import annotations
 from k3compiler.dialects.tile.builder import Program
 from k3compiler.dialects.tile.values import Tile, dot, where
 from k3compiler.kernels.activation import gated
+from k3compiler.kernels.factors import factors_of
 from k3compiler.kernels.gemm import GATED, RESIDUALS
 
 LEFT_ROWS = 16  # of the matrix unit's left operand, at least
@@ -22,6 +23,9 @@ def gemm_few(
     K: int,
     in_cols: int,
     in_offset: int = 0,
+    K2: int = 0,
+    in_cols2: int = 0,
+    in_offset2: int = 0,
     tokens: int,
     block_n: int,
     block_k: int,
@@ -38,12 +42,12 @@ def gemm_few(
     are the left operand where they are enough rows for it, else tokens are. The parts are summed in a fixed order.
 
     Shapes: x ``[T, in_cols]`` of which columns ``in_offset .. in_offset + K`` are read; w ``[N, K]`` (gated epilogues:
-    ``[2N, K]``, gate rows first); r and r2 ``[T, N]``; y ``[T, N]``.
+    ``[2N, K]``, gate rows first); x2 and w2 likewise; r and r2 ``[T, N]``; y ``[T, N]``.
     """
     out_dtype = out_dtype or dtype
     halves = 2 if epilogue in GATED else 1
-    x = p.buffer("x", dtype, ("T", in_cols))
-    w = p.weight("w", dtype, (halves * N, K))
+    pieces = ((K, in_cols, in_offset), (K2, in_cols2, in_offset2))
+    factors = factors_of(p, dtype, halves * N, *pieces)
     residuals = [p.buffer(name, dtype, ("T", N)) for name in RESIDUALS[epilogue]]
     y = p.buffer("y", out_dtype, ("T", N), "w")
     columns = block_n // halves
@@ -54,11 +58,13 @@ def gemm_few(
     line = p.arange(block_n)
     rows = None if halves == 1 else line % columns + line // columns * N
     shape = (block_n, block_t) if is_weights_left else (block_t, block_n)
-    with p.loop(0, K, block_k, carry=[p.zeros((parts * shape[0], shape[1]))]) as (k, (acc,)):
-        wk = w.load((n, k), (block_n, block_k), rows=rows)
-        xk = x.load((0, k + in_offset), (block_t, block_k), limits=(T, in_offset + K))
-        p.yield_(dot(wk, xk.T, acc) if is_weights_left else dot(xk, wk.T, acc))
-    (acc,) = p.results()
+    acc = p.zeros((parts * shape[0], shape[1]))
+    for f in factors:
+        with p.loop(0, f.K, block_k, carry=[acc]) as (k, (acc,)):
+            wk = f.w.load((n, k), (block_n, block_k), rows=rows)
+            xk = f.rows(0, k, (block_t, block_k))
+            p.yield_(dot(wk, xk.T, acc) if is_weights_left else dot(xk, wk.T, acc))
+        (acc,) = p.results()
     total = acc.reshape(parts, block_n * block_t).sum(0).reshape(*shape)
     total = total if is_weights_left else total.T
     if halves == 2:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from k3compiler.dialects.tile.builder import Program
 from k3compiler.dialects.tile.values import Tile
 from k3compiler.kernels.activation import gated
+from k3compiler.kernels.factors import factors_of
 from k3compiler.kernels.gemm import GATED, RESIDUALS
 
 
@@ -19,6 +20,9 @@ def gemv(
     K: int,
     in_cols: int,
     in_offset: int = 0,
+    K2: int = 0,
+    in_cols2: int = 0,
+    in_offset2: int = 0,
     block_n: int,
     block_k: int,
     tokens: int,
@@ -33,24 +37,23 @@ def gemv(
     A program makes ``block_n`` columns of y for all tokens, ``block_k`` columns of the weights at a time.
 
     Shapes: x ``[T, in_cols]`` of which columns ``in_offset .. in_offset + K`` are read; w ``[N, K]`` (gated epilogues:
-    ``[2N, K]``, gate rows first); r and r2 ``[T, N]``; y ``[T, N]``.
+    ``[2N, K]``, gate rows first); x2 and w2 likewise; r and r2 ``[T, N]``; y ``[T, N]``.
     """
     out_dtype = out_dtype or dtype
-    x = p.buffer("x", dtype, ("T", in_cols))
     halves = 2 if epilogue in GATED else 1
-    w = p.weight("w", dtype, (halves * N, K))
+    read = ((K, in_cols, in_offset), (K2, in_cols2, in_offset2))
+    factors = factors_of(p, dtype, halves * N, *read)
     residuals = [p.buffer(name, dtype, ("T", N)) for name in RESIDUALS[epilogue]]
     y = p.buffer("y", out_dtype, ("T", N), "w")
     T, n = p.symbol("T"), p.program_id(0) * block_n
 
-    starts = range(0, K, block_k)
-    parts = [[w.load((n + h * N, at), (block_n, block_k)) for at in starts] for h in range(halves)]
+    pieces = [(f, at) for f in factors for at in f.starts(block_k)]
+    parts = [
+        [f.w.load((n + h * N, at), (block_n, block_k)) for f, at in pieces] for h in range(halves)
+    ]
     for token in range(tokens):
-        columns = [
-            x.load((token, at + in_offset), (1, block_k), limits=(T, in_offset + K)).to("f32")
-            for at in starts
-        ]
-        sums = [_row_sums(part, columns) for part in parts]
+        columns = [f.rows(token, at, (1, block_k)).to("f32") for f, at in pieces]
+        sums = [row_sums(part, columns) for part in parts]
         out = sums[0]
         if halves == 2:
             out = gated(*sums, activation=epilogue, beta=beta, linear_beta=linear_beta)
@@ -60,7 +63,7 @@ def gemv(
     p.grid(f"cdiv({N}, {block_n})")
 
 
-def _row_sums(weights: list[Tile], columns: list[Tile]) -> Tile:
+def row_sums(weights: list[Tile], columns: list[Tile]) -> Tile:
     """``[1, block_n]``: the products of each row of weights with x, summed over all pieces of K."""
     total = weights[0].to("f32") * columns[0]
     for part, piece in zip(weights[1:], columns[1:], strict=True):

@@ -8,9 +8,10 @@ A value to set may depend on a parameter: ``{"cover": "N", "at_least": 16, "at_m
 two that holds N, within those bounds. ``targets`` may be left out (every target of the vendor), and so may ``when``:
 a parameter equals a value, lies in an inclusive ``[low, high]`` where null is open, or is as
 ``{"multiple_of": 64, "at_least": 512}`` says. ``form`` names the compiler where a target has a choice (AMD: ``flydsl``,
-else Triton). ``company`` is given where several kernels are launched as one: how many they are. Key by key the last entry that fits wins, in the order of the files' names and of
-their entries. A line that ``k3c tune`` made has ``over``, the schedule that it was measured against: where the lines
-before it say otherwise by now, it does not count. ``note`` says where it came from.
+else Triton). ``company`` is given where several kernels are launched as one: how many they are. Key by key the last
+entry that fits wins, in the order of the files' names and of their entries. A line that ``k3c tune`` made has ``over``,
+the schedule that it was measured against: where the lines before it say otherwise by now, it does not count. ``note``
+says where it came from.
 """
 
 from __future__ import annotations

@@ -55,6 +55,10 @@ def gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Cas
         r = normal(rng, (tokens, n), dtype)
         arguments[name] = r
         want = want + r.astype(np.float64)
+    if epilogue == "product":
+        given, more = second_product(params, rng, tokens)
+        arguments |= given
+        want = want + more
     out_cols, out_first = params.get("out_cols") or n, params.get("out_offset", 0)
     arguments["y"] = poisoned((tokens, out_cols), out_dtype)
     expected = np.zeros((tokens, out_cols))
@@ -63,6 +67,17 @@ def gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Cas
     written[:, out_first : out_first + n] = True
     tolerance = TOLERANCE[dtype] if out_dtype == dtype else F32_OUT_OF_BF16
     return Case(arguments, {"y": expected}, tolerance, {"y": written}, frozenset({"y"}))
+
+
+def second_product(
+    params: Params, rng: np.random.Generator, tokens: int
+) -> tuple[dict[str, Array], Array]:
+    """x2 and w2 of a sum of two products, and what they add."""
+    dtype, k, first = params["dtype"], params["K2"], params.get("in_offset2", 0)
+    x = np.full((tokens, params["in_cols2"]), np.nan, MEMORY[dtype])
+    x[:, first : first + k] = normal(rng, (tokens, k), dtype)
+    w = normal(rng, (params["N"], k), dtype, k**-0.5)
+    return {"x2": x, "w2": w}, product(x[:, first : first + k], w)
 
 
 def head_gemm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from k3compiler.check.case import MEMORY, TOLERANCE, Case, Params, poisoned
-from k3compiler.check.cases.gemm import normal, product
+from k3compiler.check.cases.gemm import normal, product, second_product
 
 
 def rms_norm(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -> Case:
@@ -40,5 +40,9 @@ def norm_gemv(params: Params, rng: np.random.Generator, sizes: dict[str, int]) -
         r = normal(rng, want.shape, dtype)
         want = want + r.astype(np.float64)
         arguments["r"] = r
+    elif params.get("epilogue") == "product":
+        given, more = second_product(params, rng, tokens)
+        arguments |= given
+        want = want + more
     arguments |= {"y": poisoned(want.shape, dtype), "part": part}
     return Case(arguments, {"y": want}, TOLERANCE[dtype])

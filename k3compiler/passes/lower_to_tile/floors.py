@@ -111,7 +111,7 @@ def _written(kernel: Kernel, facts: Params) -> str:
 
 def _gemm(p: Params) -> str:
     products = 2 if p["epilogue"] in ("situ", "silu") else 1
-    return f"{products * 2 * p['N'] * p['K']}*T"
+    return f"{products * 2 * p['N'] * (p['K'] + p.get('K2', 0))}*T"
 
 
 def _head_gemm(p: Params) -> str:

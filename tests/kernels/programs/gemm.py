@@ -5,6 +5,7 @@ _ABSORB = dict(N=40, K=24, x_cols=36, w_rows=48, w_cols=40, transposed=True)
 _VALUE = dict(N=24, K=40, x_cols=40, w_rows=48, w_cols=40, w_offset=24)
 _FEW = dict(block_n=4, block_k=32)
 _PARTS = dict(parts=4, block_k=64)
+_SUM = dict(epilogue="product", K2=88, in_cols2=100, in_offset2=7)
 PROGRAMS = [
     ("gemv", dict(N=70, K=72, in_cols=90, in_offset=9, dtype="f32", tokens=1, **_FEW), {"T": 1}),
     (
@@ -21,6 +22,12 @@ PROGRAMS = [
         "gemv",
         dict(N=30, K=40, in_cols=40, dtype="f32", epilogue="situ", beta=4.0, tokens=2, **_FEW),
         {"T": 2},
+    ),
+    ("gemv", dict(N=33, K=40, in_cols=40, dtype="bf16", tokens=2, **_SUM, **_FEW), {"T": 2}),
+    (
+        "gemm_few",
+        dict(N=33, K=136, in_cols=136, dtype="bf16", tokens=8, block_n=16, **_SUM, **_PARTS),
+        {"T": 7},
     ),
     (
         "gemm_few",
@@ -71,7 +78,9 @@ PROGRAMS = [
     ("gemm", dict(N=33, K=40, in_cols=40, dtype="bf16", out_dtype="f32", **_BLOCKS), {"T": 9}),
     ("gemm", dict(N=33, K=40, in_cols=40, dtype="bf16", epilogue="add", **_BLOCKS), {"T": 19}),
     ("gemm", dict(N=33, K=40, in_cols=40, dtype="f32", epilogue="add2", **_BLOCKS), {"T": 19}),
+    ("gemm", dict(N=33, K=40, in_cols=40, dtype="f32", **_SUM, **_BLOCKS), {"T": 19}),
     ("gemm", dict(N=150, K=72, in_cols=72, dtype="f32", **_SKINNY), {"T": 5}),
+    ("gemm", dict(N=150, K=72, in_cols=72, dtype="bf16", **_SUM, **_SKINNY), {"T": 18}),
     (
         "gemm",
         dict(N=150, K=72, in_cols=90, in_offset=9, dtype="bf16", epilogue="add", **_SKINNY),
